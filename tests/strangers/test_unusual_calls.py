@@ -42,6 +42,38 @@ def test_one_vector_asks_a_sequence_and_its_context_is_the_output():
     assert (convention.d_in, convention.pooled, convention.output) == (WIDTH, True, 1)
 
 
+class Trajectories(nn.Module):
+    """A causal model of steps: what is left to get, what is seen, what is done, and when."""
+
+    def __init__(self):
+        super().__init__()
+        self.of_returns, self.of_states, self.of_actions = (nn.Linear(n, WIDTH) for n in (1, STATE + 3, STATE))
+        self.of_times, self.out = nn.Embedding(64, WIDTH), nn.Linear(WIDTH, STATE)
+
+    def forward(self, returns, s, a, t, mask=None):
+        assert len(t.size()) == 2, "steps have no features"
+        x = torch.stack([self.of_returns(returns), self.seen(s), self.of_actions(a)], 2) + self.of_times(t)[:, :, None]
+        x = x.flatten(1, 2)
+        hidden = torch.ones(x.size(1), x.size(1), dtype=torch.bool).triu(1)
+        y = nn.functional.scaled_dot_product_attention(x, x, x, ~hidden)
+        return self.out(y.unflatten(1, (-1, 3))[:, :, 1])
+
+    def seen(self, what):
+        return self.of_states(what)
+
+
+def test_sequences_of_their_own_widths_are_told_by_what_fails():
+    convention = asked(Trajectories())
+    given = {one.parameter: (one.source, one.value) for one in convention.arguments}
+    assert given == {
+        "returns": ("another sequence", 1),
+        "s": ("x", None),  # the widest
+        "a": ("another sequence", STATE),
+        "t": ("positions of each", 0),
+    }
+    assert (convention.d_in, convention.d_out, convention.causal) == (STATE + 3, STATE, True)
+
+
 class Staged(nn.Module):
     """Attention with a stage, pairs of its own width and a length of its own, which no name tells."""
 
@@ -129,8 +161,25 @@ class Remembers(nn.Module):
         return self.kept
 
 
-def test_what_can_be_reset_is_reset_before_every_call():
-    module = Remembers()
+class Clears(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.map, self.kept = nn.Linear(WIDTH, WIDTH), None
+
+    def clear_memory(self):
+        self.kept = None
+
+    def reset_parameters(self):
+        raise AssertionError("draws its weights anew")
+
+    def forward(self, x):
+        self.kept = self.map(x) if self.kept is None else self.kept
+        return self.kept
+
+
+@pytest.mark.parametrize("kind", [Remembers, Clears])
+def test_what_can_be_reset_is_reset_before_every_call(kind):
+    module = kind()
     convention = asked(module)
     calls = [convention.call(module, torch.full((3, 5, WIDTH), value)) for value in (1.0, 2.0)]
     assert not torch.equal(*calls)

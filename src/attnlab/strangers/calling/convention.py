@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, final
@@ -24,6 +25,7 @@ from attnlab.strangers.calling.sources import SOURCES, WHERE_GIVEN, Argument, Si
 Kind = Literal["layer", "block", "model"]
 BEFORE_LOSS = "what its loss is taken of, by "
 """How the output of a module that returns its loss alone is called, before the part that made it."""
+_FORGETS = re.compile(r"reset|forget|(reset|clear|empty)_(kv_)?(memory|memories|mems?|states?|caches?|hidden|history)")
 _WANTS_GRADIENTS = "a tensor that doesn't require gradient"
 
 
@@ -279,9 +281,10 @@ def _joined(*values: Any) -> Any:
 
 
 def way_to_forget(module: nn.Module) -> Callable[[], Any] | None:
-    """The method ``reset`` of a module, by which it forgets earlier calls; none that wants arguments."""
-    reset: Any = getattr(module, "reset", None)
-    return reset if inspect.ismethod(reset) and not inspect.signature(reset).parameters else None
+    """The method by which a module forgets earlier calls, as ``reset`` or ``clear_memory``; it wants no arguments."""
+    found = (getattr(module, name) for name in dir(type(module)) if _FORGETS.fullmatch(name))
+    without = (one for one in found if inspect.ismethod(one) and not inspect.signature(one).parameters)
+    return next(without, None)
 
 
 def invoke(

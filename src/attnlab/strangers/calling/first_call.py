@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from attnlab.core.constructors import UnsetError
 from attnlab.core.errors import ModuleError
 from attnlab.strangers.calling.convention import Convention, elements, wrong_output
+from attnlab.strangers.calling.guided import FOREIGN, WANTS_WHOLE_NUMBERS, led_by_failures
 from attnlab.strangers.calling.layouts import HEADS, IMAGES, LAYOUTS, SPLIT
 from attnlab.strangers.calling.roles import (
     Filling,
@@ -33,6 +34,7 @@ from attnlab.strangers.calling.trial import BATCH, NOTHING, Trial
 from attnlab.strangers.calling.widths import (
     BY_CHANCE,
     LENGTH,
+    MISFITS,
     grids_to_try,
     lengths_to_try,
     size_named,
@@ -50,21 +52,9 @@ _TELLING = ("batch-first", "channels-first", *SPLIT, *IMAGES)
 """Layouts in which nothing runs that was not made for them."""
 _PATIENCE_S = 4.0  # of computing, after which a module that fails late and slowly is given up
 _MOST_CALLS = 4000  # that fail one after the other; a failing call takes some 0.1 ms
-_MISFITS = tuple(
-    re.compile(text)
-    for text in (
-        r"cannot be multiplied \(\d+x(?P<got>\d+) and (?P<wanted>\d+)x\d+\)",
-        r"normalized_shape=\[(?P<wanted>\d+)\].* input of size\[(\d+, )*(?P<got>\d+)\]",
-        r"to have (?P<wanted>\d+) channels, but got (?P<got>\d+) channels",
-    )
-)
-"""What torch says of an input that is not as wide as a linear map, a norm or a convolution wants it."""
 _NUMBER = re.compile(r"(?<![\w.])\d{1,6}(?!\w|\.\d)")
-_FOREIGN = re.compile(r"site-packages|[\\/]attnlab[\\/]")
-"""Files of which no line says how far a person's module came."""
 _OF_ANY_WIDTH = {"x": ("another sequence",), "memory": ("memory", "another sequence")}
 _OWN_WIDTH = ("vector", "position vectors", "another sequence", "points", "vectors of pairs")
-_WANTS_TOKENS = "'indices' to have one of the following scalar types"
 _MOST_NUMBERLESS = 60
 _MOST_FITTED = 60  # calls that are made anew with such a width
 _MOST_NUMBERS = 8  # of what an error says that are tried as sizes
@@ -93,6 +83,11 @@ def first_call(trial: Trial, patient: Patient) -> Found:
     name = input_of(parameters, patient)
     sizes = sizes_said(trial.module, name, patient.text)
     said = _declared(patient) or layout_said(trial.module, name, patient.text) or _said_by_sizes(trial.module, sizes)
+    if said is None or said.what == "batch-first":
+        with contextlib.suppress(ModuleError):
+            led = led_by_failures(trial, parameters, name, lambda one: with_output(trial, one))
+            if led is not None:
+                return Found(_in_any_batch(trial, led), parameters, said)
     return first_of(_attempts(trial, patient, parameters, said, sizes), trial, patient, parameters, said)
 
 
@@ -242,7 +237,7 @@ class _Failures:
         reached = [
             (line, frame.f_code is self._forward)
             for frame, line in frames
-            if not _FOREIGN.search(frame.f_code.co_filename)
+            if not FOREIGN.search(frame.f_code.co_filename)
         ]
         line = max((line for line, own in reached if own), default=0)
         self._calls[self._key(attempt)] = tuple(line for line, _ in reached), attempt, str(cause)
@@ -254,8 +249,8 @@ class _Failures:
         elif self._said.get(self._sizes(attempt)) == str(cause):
             self._alike[self._sizes(attempt)] += 1
         if attempt.takes == "embeddings":
-            self._no_numbers = self._no_numbers + 1 if _WANTS_TOKENS in str(cause) else 0
-        found = (match for match in (each.search(str(cause)) for each in _MISFITS) if match)
+            self._no_numbers = self._no_numbers + 1 if WANTS_WHOLE_NUMBERS in str(cause) else 0
+        found = (match for match in (each.search(str(cause)) for each in MISFITS) if match)
         misfits = [(int(match["got"]), int(match["wanted"])) for match in found]
         fitting = {self._key(each): each for each in _refitted(attempt, self._input, misfits)}
         fitting = {key: each for key, each in fitting.items() if key not in self._fitted}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, final
@@ -14,6 +15,15 @@ from attnlab.core.constructors import named, signature_of
 from attnlab.strangers.loading.sizes import D_MODEL, OF_SIDES
 from attnlab.strangers.patient import Patient
 
+MISFITS = tuple(
+    re.compile(text)
+    for text in (
+        r"cannot be multiplied \(\d+x(?P<got>\d+) and (?P<wanted>\d+)x\d+\)",
+        r"normalized_shape=\[(?P<wanted>\d+)\].* input of size\[(\d+, )*(?P<got>\d+)\]",
+        r"to have (?P<wanted>\d+) channels, but got (?P<got>\d+) channels",
+    )
+)
+"""What torch says of an input that is not as wide as a linear map, a norm or a convolution wants it."""
 LENGTH = 11  # prime, and unlike the usual batch, widths and numbers of heads
 _MOST_WIDTHS = 6  # tried; more take longer than a person waits for a refusal
 _MOST_LENGTHS = 5  # tried at each width
