@@ -315,6 +315,15 @@ class Certain(nn.Module):
         return self.out((x + self.mix(x, x, x)[0]).mean(1)).softmax(-1)
 
 
+class Cosines(Certain):
+    """Answers with cosines, which are small for logits. x: (batch, length, d_in)."""
+
+    def forward(self, x):
+        x = self.into(x)
+        y = functional.normalize((x + self.mix(x, x, x)[0]).mean(1), dim=-1)
+        return y @ functional.normalize(self.out.weight, dim=-1).T
+
+
 class Positive(Certain):
     """Answers with logits that are never negative. x: (batch, length, d_in)."""
 
@@ -360,6 +369,28 @@ class Loud(nn.Module):
         for layer in self.layers:
             x = layer(x)
         return self.out(functional.layer_norm(x, x.shape[-1:]))
+
+
+class Calm(Loud):
+    """Layers whose gain starts next to zero. x: (batch, length, d_in)."""
+
+    def __init__(self, d_in, d_out, max_length):
+        super().__init__(d_in, d_out, max_length)
+        self.layers = nn.ModuleList(Gained(layer) for layer in self.layers)
+
+    def entered(self, x):
+        return self.into(x) + self.positions[: x.shape[1]]
+
+
+class Gained(nn.Module):
+    """What a layer adds, with a gain. x: (batch, length, d_model)."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.gain = layer, nn.Parameter(torch.tensor(1e-3))
+
+    def forward(self, x):
+        return x + self.gain * (self.layer(x) - x)
 
 
 class Faint(Loud):

@@ -308,6 +308,46 @@ def test_a_model_is_given_earlier_what_it_sees_late(texts):
     assert (seen.past, seen.future, seen.delay) == (10, 0, 0)  # nothing sees the first two any more
 
 
+def test_answers_that_training_cannot_make_larger_are_multiplied(tmp_path):
+    task = copying(tmp_path)
+    np.save(tmp_path / "y.npy", (np.load(tmp_path / "x.npy").mean((1, 2)) > 0).astype(int))
+    task = {"name": "classify", "inputs": task["inputs"], "labels": str(tmp_path / "y.npy"), "batch": 8}
+    setup = Setup("mine", task, {"name": f"{OWN}:Cosines"}, {"budget": {"steps": 40}})
+    model = build_model(setup.model, build_task(task))
+    (x,), labels = build_task(task).train_batch(0, 0).inputs, build_task(task).train_batch(0, 0).targets
+    optimizer = torch.optim.Adam(model.parameters(), 0.05)
+    for _ in range(100):
+        optimizer.zero_grad()
+        functional.cross_entropy(model(x), labels).backward()
+        optimizer.step()
+    save_checkpoint(tmp_path / "last", weights_of(model), {"step": 1})
+    known = Known(setup, build_task(task), measured=measure(setup), trained=measure(setup, tmp_path))
+    assert "small answers" not in {one.name for one in candidates({"mine": replace(known, trained=known.measured)})}
+    (cause,) = (one for one in candidates({"mine": known}) if one.name == "small answers")
+    mending = cause.changes["mine"]["model"]["mending"]
+    larger = build_model(setup.changed(**cause.changes["mine"]).model, build_task(task))
+    larger.part.load_state_dict(model.state_dict())
+    torch.testing.assert_close(larger(x), mending["answers_times"] * model(x))
+
+
+def test_branches_that_training_left_closed_are_opened(tmp_path):
+    task = copying(tmp_path)
+    setup = Setup("mine", task, {"name": f"{OWN}:Calm"}, {"budget": {"steps": 40}})
+    measured = measure(setup)
+    known = Known(setup, build_task(task), measured=measured)
+    assert "closed branches" not in {one.name for one in candidates({"mine": known})}  # training may open them
+    known = replace(known, trained={**measured, "trained": 1.0})
+    (cause,) = (one for one in candidates({"mine": known}) if one.name == "closed branches")
+    opened = measure(setup.changed(**cause.changes["mine"]))
+    assert (measured["adds"], opened["adds"]) == (pytest.approx(2e-4, rel=0.9), pytest.approx(0.5, rel=0.01))
+    model = build_model(setup.changed(**cause.changes["mine"]).model, build_task(task)).eval()
+    (x,), part = build_task(task).train_batch(0, 0).inputs, model.part
+    y, times = part.entered(x), cause.changes["mine"]["model"]["mending"]["adds_times"]
+    for layer in part.layers:
+        y = y + times * layer.gain * (layer.layer(y) - y)
+    torch.testing.assert_close(model(x), part.out(functional.layer_norm(y, y.shape[-1:])), atol=1e-3, rtol=1e-3)
+
+
 def test_what_a_model_leaves_out_by_chance_is_kept(tmp_path):
     task = copying(tmp_path)
     setup = Setup("mine", task, {"name": f"{OWN}:Sometimes"}, {"budget": {"steps": 40}})
@@ -492,6 +532,13 @@ def test_what_helps_any_model_is_changed_by_what_is_said_of_it():
         ({"warmup": 0}, "no warm-up", {"warmup": 0.1}),
         ({"weight_decay": 10.0}, "weight decay", {"weight_decay": 0.0}),
         ({"label_smoothing": 0.5}, "label smoothing", {"label_smoothing": 0.0}),
+        (
+            {"schedule": "inverse-square-root", "warmup": 0.001},
+            "a rate that soon is low",
+            {"schedule": "cosine", "warmup": 0.1},
+        ),
+        ({"schedule": "inverse-square-root", "warmup": 0.1}, "a rate that soon is low", None),
+        ({"schedule": "linear", "warmup": 0.7}, "a rate that soon is low", None),
     ],
 )
 def test_what_a_recipe_says_is_put_back(said, cause, change):

@@ -10,6 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from attnlab.inspection.reach import reach
+from attnlab.nn.axes.positions import sinusoids
 from attnlab.nn.exchanged import ATTENTION, Slot, StandIn, behind_a_layer, put_in, slots_in
 
 VOCAB, WIDTH, LENGTH, BATCH = 7, 16, 9, 3
@@ -280,6 +281,48 @@ def test_parts_of_each_kind_can_be_exchanged(kinds):
     own = {OwnNorm, OwnFeedForward, OwnPositions, Heads, OwnLayer} & set(map(type, model.modules()))
     gone = {place.of for place in places.values()}
     assert {one.__name__ for one in own}.isdisjoint(gone)
+
+
+class Grid(nn.Module):
+    """Half a vector by row and half by column of a grid, which is not added to anything here."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.columns = nn.Embedding(3, WIDTH // 2), nn.Embedding(3, WIDTH // 2)
+
+    def forward(self):
+        places = torch.arange(LENGTH)
+        return torch.cat([self.rows(places // 3), self.columns(places % 3)], 1)
+
+
+class OnAGrid(OwnModel):
+    """The same with places given by themselves, and those of torch beside them."""
+
+    def __init__(self):
+        super().__init__()
+        self.positions, self.numbered = Grid(), nn.Embedding(LENGTH, WIDTH)
+
+    def forward(self, ids):
+        x = self.embed(ids) + self.positions() + self.numbered(torch.arange(ids.shape[1]))
+        for layer in self.layers:
+            x = layer(x)
+        return self.answer(x)
+
+
+def test_vectors_of_places_that_are_given_by_themselves_are_exchanged():
+    model = OnAGrid().eval()
+    found = slots_in(model, (ids(),), causal=True)
+    places = {name: one for name, one in found.items() if one.kind == "positions"}
+    assert {name: (one.of, one.by_themselves) for name, one in places.items()} == {
+        "positions": ("Grid", True),
+        "numbered": ("Embedding", True),
+    }
+    put_in(model, said({"positions": places["positions"]}))
+    torch.testing.assert_close(model.positions(), sinusoids(LENGTH, WIDTH))
+    x = model.embed(ids()) + sinusoids(LENGTH, WIDTH) + model.numbered.weight[:LENGTH]
+    for layer in model.layers:
+        x = layer(x)
+    torch.testing.assert_close(model(ids()), model.answer(x))
 
 
 def test_a_part_that_stands_in_is_called_in_the_layout_of_what_stood_there():

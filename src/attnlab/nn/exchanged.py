@@ -85,6 +85,27 @@ class AddedAttention(nn.Module):
 
 
 @final
+class PlacesTold(nn.Module):
+    """Give sines and cosines where a part gives vectors of positions by themselves, which are added elsewhere.
+
+    Parameters
+    ----------
+    part : nn.Module
+        Gives (..., length, d_model); it is called for its shape.
+    """
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, *given: Any, **named: Any) -> Tensor:
+        """Sines and cosines, of the shape of what the part gives."""
+        with torch.no_grad():
+            like: Tensor = self.part(*given, **named)
+        return sinusoids(*like.shape[-2:], dtype=like.dtype, device=like.device).expand_as(like)
+
+
+@final
 @dataclass(frozen=True)
 class Slot:
     """Hold where a known part may stand, and how it is made and called.
@@ -107,6 +128,8 @@ class Slot:
         As of `StandIn` and `AddedAttention`.
     rotary : bool
         Whether attention turns queries and keys by their places, where heads have an even width.
+    by_themselves : bool
+        Whether vectors of positions are given by themselves, and not added to what is read.
     """
 
     kind: str
@@ -119,11 +142,14 @@ class Slot:
     several: bool = False
     channels_first: bool = False
     rotary: bool = False
+    by_themselves: bool = False
 
     def filled(self, before: nn.Module) -> nn.Module:
         """What stands there instead of what stood there before."""
         if self.kind == BEHIND:
             return AddedAttention(before, self.d_model, causal=self.causal, channels_first=self.channels_first)
+        if self.by_themselves:
+            return PlacesTold(before)
         turned = self.rotary and self.d_model // self.n_heads % 2 == 0
         how = {"n_heads": self.n_heads, "positions": "rotary" if turned else "none"}
         made: Mapping[str, Callable[[], nn.Module]] = {
@@ -149,8 +175,8 @@ def slots_in(model: nn.Module, inputs: Sequence[Tensor], *, causal: bool) -> dic
     Attention is what normalizes scores of all pairs of positions, or of items of the batch in their stead, perhaps of
     more keys, holds no norm, and looks at one sequence; a layer one of a list that does so, or lets positions see each
     other otherwise, and holds a norm. Of classes of a person's own, a feed-forward part has weights and maps every
-    position by itself; positions are what adds the same to any input; a norm has no matrix and gives little more for
-    an input that is much larger.
+    position by itself; positions are what adds the same to any input, or gives the same vectors whatever is read; a
+    norm has no matrix and gives little more for an input that is much larger.
 
     Parameters
     ----------
@@ -179,6 +205,25 @@ def slots_in(model: nn.Module, inputs: Sequence[Tensor], *, causal: bool) -> dic
         for name in kept:
             written = len(lengths) == 1 or calls[name].length == lengths[-1]
             found[name] = calls[name].slot(kind, causal and written, fields[name])
+    return found | _places(model, inputs, {call.width for call in calls.values()})
+
+
+def _places(model: nn.Module, inputs: Sequence[Tensor], widths: set[int]) -> dict[str, Slot]:
+    """The parts that give vectors of positions, of some widths, which do not depend on what is read."""
+    both = []
+    for given in (inputs, [one.roll(1, 0).flip(1) for one in inputs]):
+        watched = _Watched(copy.deepcopy(model).eval())
+        with torch.no_grad():
+            watched.model(*given)
+        both.append(watched.calls)
+    lengths, found = {one.shape[1] for one in inputs}, dict[str, Slot]()
+    for name, call in both[0].items():
+        y, again = call.returned, both[1][name].returned if name in both[1] else None
+        if not (isinstance(y, Tensor) and isinstance(again, Tensor) and y.is_floating_point() and y.ndim in (2, 3)):
+            continue
+        of_positions = y.shape[-2] in lengths and y.shape[-1] in widths - lengths and torch.equal(y, again)
+        if of_positions and not any(name.startswith(f"{other}.") for other in found):
+            found[name] = Slot(POSITIONS, y.shape[-1], type(call.part).__name__, by_themselves=True)
     return found
 
 

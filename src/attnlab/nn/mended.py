@@ -59,12 +59,16 @@ class Mending:
         Whether every weight is trained: none is frozen or kept in a plain list, and gradients are cut off nowhere.
     skips : bool
         Whether the input of every layer (`layers_of`) is added to its output.
+    adds_times : float
+        What every layer (`layers_of`) adds to its input is multiplied by.
     chained : bool
         Whether every layer but the first is given what the one before it gave, whatever the module gives it.
     positions : bool
         Whether sines and cosines of positions are added where the input is taken in.
     logarithm : bool
         Whether the logarithm of its answers is given, which are probabilities.
+    answers_times : float
+        What its answers are multiplied by.
     unbounded : bool
         Whether its answers are given as they are before a function that does not give every number, if that comes last.
     earlier : int
@@ -95,9 +99,11 @@ class Mending:
     settled: bool = False
     thawed: bool = False
     skips: bool = False
+    adds_times: float = 1.0
     chained: bool = False
     positions: bool = False
     logarithm: bool = False
+    answers_times: float = 1.0
     unbounded: bool = False
     earlier: int = 0
     over_channels: bool = False
@@ -106,7 +112,8 @@ class Mending:
     norms_first: Sequence[Sequence[str]] = ()
 
     def __post_init__(self) -> None:
-        for name, factor in (("scores_times", self.scores_times), ("entry_times", self.entry_times)):
+        for name in ("scores_times", "entry_times", "answers_times", "adds_times"):
+            factor = getattr(self, name)
             if not (math.isfinite(factor) and factor > 0):
                 raise SpecError(f"{name} must be a positive number; got {factor!r}")
         if not (isinstance(self.earlier, int) and self.earlier >= 0):
@@ -140,6 +147,8 @@ class Mending:
             _chain(layers_of(module))
         for layer in layers_of(module) if self.skips else ():
             layer.register_forward_hook(_with_input)
+        for layer in layers_of(module) if self.adds_times != 1 else ():
+            layer.register_forward_hook(partial(_adding, self.adds_times))
         return module
 
     def settle(self, module: nn.Module) -> None:
@@ -172,6 +181,8 @@ class Mending:
         with changes, last or contextlib.nullcontext():
             output = module(*inputs)
         output = last.before(output) if last else output
+        if self.answers_times != 1:
+            output = self.answers_times * output
         if self.logarithm:
             output = output.clamp_min(torch.finfo(output.dtype).tiny).log()
         return output.transpose(0, 1) if self.swapped else output
@@ -309,6 +320,15 @@ def _chain(layers: Sequence[nn.Module]) -> None:
         if number:
             layer.register_forward_pre_hook(take)
         layer.register_forward_hook(keep)
+
+
+def _adding(times: float, _: nn.Module, given: tuple[Any, ...], output: Any) -> Any:
+    """What a layer gives, with what it adds to its input so many times as large."""
+    first = output[0] if isinstance(output, tuple) else output
+    if not (given and isinstance(given[0], Tensor) and given[0].shape == first.shape):
+        return output
+    larger = given[0] + times * (first - given[0])
+    return (larger, *output[1:]) if isinstance(output, tuple) else larger
 
 
 def _with_input(_: nn.Module, given: tuple[Any, ...], output: Any) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-from attnlab.core.build import is_path, parse
+from attnlab.core.build import build, is_path, parse
 from attnlab.core.errors import SpecError
 from attnlab.explain.causes.cause import OVERFITTING, TITLES, TOO_FEW_STEPS, Change, Nature
 from attnlab.explain.causes.known import Known, exchanged, mended, with_attention
@@ -24,6 +24,7 @@ from attnlab.tasks.arrays.sequences import Sequences
 from attnlab.tasks.char_lm.char_lm import CharLM
 from attnlab.tasks.held_out import SUSPICIOUS_OVERLAP
 from attnlab.tasks.translation.translation import Translation
+from attnlab.training.recipe.schedule import SCHEDULES, rate_factor
 
 MORE_STEPS = 4
 """How many times as many steps, where too few may be the cause."""
@@ -39,8 +40,12 @@ LARGEST_ENTRY = 1.5
 """Size of what enters the first layer, down to which it is not large."""
 LEAST_SCORES = 1e-3
 """Standard deviation of scores that are taken for larger ones when they are divided by it."""
+OPEN, LEAST_ADDED = 0.5, 1e-5
+"""Part of what enters a layer that it adds where it is open, and the least that rounding leaves to multiply."""
 LEAST_TOLD = 1e-4
 """Part of positions that inputs are taken for when they are made as large."""
+LOW, SAMPLED = 0.25, 1000
+"""Mean rate over the largest, below which the rate is low for most of a run, and at how many places it is looked at."""
 LONGEST_WARM_UP = 0.5
 """Part of the steps from which on a warm-up is tried without."""
 LEAK = 0.1
@@ -56,6 +61,7 @@ CHANCE, NO_POSITIONS = "dropout in evaluation", "no positions"
 FROZEN, CUT_OFF = "frozen weights", "weights without a gradient"
 LATE = "late inputs"
 TWICE, LARGE, BOUNDED = "a softmax before the loss", "a large entry", "bounded answers"
+SMALL, CLOSED = "small answers", "closed branches"
 DROWNED, OVER_POSITIONS, BESIDE = "inputs that drown", "norm over positions", "layers beside each other"
 STILL: Mapping[str, Callable[[Measured], bool]] = {
     TITLES["causality"]: lambda m: m.get("ahead", 0.0) > 0,
@@ -171,6 +177,19 @@ def _smaller_entry(one: Known) -> Change | None:
     return {"model": mended(one, {"entry_times": round(1 / one.measured["entry"], 6)})} if own else None
 
 
+def _larger_answers(one: Known) -> Change | None:
+    own = own_model(one.model) and one.signature(SMALL)
+    return {"model": mended(one, {"answers_times": one.trained["sharper"]})} if own else None
+
+
+def _opened(one: Known) -> Change | None:
+    """Layers that add more, where training left what they add small."""
+    if not (own_model(one.model) and one.signature(CLOSED)):
+        return None
+    added = max(one.measured["adds"], LEAST_ADDED)
+    return {"model": mended(one, {"adds_times": float(f"{OPEN / added:.3g}")})}
+
+
 def _earlier_inputs(one: Known) -> Change | None:
     own = own_model(one.model) and one.signature(LATE)
     return {"model": mended(one, {"earlier": int(one.measured["delay"])})} if own else None
@@ -232,6 +251,18 @@ def _trained(key: str, is_wrong: Callable[[Any, int], bool], value: Any) -> Call
         return {"training": {key: value}} if key in said and is_wrong(said[key], one.setup.steps) else None
 
     return change
+
+
+def _soon_low(one: Known) -> Change | None:
+    """Another schedule, where the rate is low for most of the run, and not as it rises."""
+    said, steps = one.setup.training, one.setup.steps
+    if "schedule" not in said or _rises_long(said.get("warmup", 0), steps):
+        return None
+    warmup = said.get("warmup", 0)
+    warmup = warmup / steps if warmup >= 1 else warmup
+    schedule = build(said["schedule"], SCHEDULES, axis="schedule")
+    mean = sum(rate_factor(schedule, (step + 0.5) / SAMPLED, warmup) for step in range(SAMPLED)) / SAMPLED
+    return {"training": {"schedule": "cosine", "warmup": WARM_UP}} if mean < LOW else None
 
 
 def _rises_long(said: Any, steps: int) -> bool:
@@ -353,6 +384,14 @@ REMOVALS: tuple[Removal, ...] = (
         _earlier_inputs, (LATE,),
     ),
     Removal(
+        CLOSED, "known effect", "what layers add to their inputs is multiplied until it is half as large as these",
+        _opened, (CLOSED,), "Bachlechner 2020, arXiv:2003.04887; Touvron 2021, arXiv:2103.17239",
+    ),
+    Removal(
+        SMALL, "known effect", "answers are multiplied by what training could not give them",
+        _larger_answers, (SMALL,), "Guo 2017, arXiv:1706.04599, section 4.2",
+    ),
+    Removal(
         BOUNDED, "bug", "answers are given as they are before what bounds them",
         _if_measured(BOUNDED, "unbounded", whole=True), (BOUNDED,),
     ),
@@ -386,6 +425,10 @@ REMOVALS: tuple[Removal, ...] = (
     Removal(
         "constant rate", "set-up", "the rate falls to zero",
         _trained("schedule", lambda said, _: said == "constant", "cosine"),
+    ),
+    Removal(
+        "a rate that soon is low", "set-up", "the rate falls as a cosine behind a warm-up",
+        _soon_low, (), "Vaswani 2017, arXiv:1706.03762, section 5.3 (a warm-up of 4000 steps)",
     ),
     Removal(
         "a long warm-up", "set-up", f"the rate rises over {WARM_UP:.0%} of the steps",

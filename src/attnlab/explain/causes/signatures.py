@@ -53,6 +53,8 @@ ROUNDING = 1e-5
 """Difference of answers, as a part of the largest of them, up to which other steps of the same sums may lead."""
 STEP = 0.01
 """Length of the step of each weight tensor after which it is asked again which ones have a gradient."""
+SHARPER, GAINED = 4, 0.2
+"""Factor of the answers, and part of the loss that goes with it, from which on they are too small."""
 HEAVY = 0.4
 """Share that is dropped at once: a Transformer of the first paper drops 0.1, its largest 0.3."""
 VARIES = 0.01
@@ -118,6 +120,12 @@ SIGNATURES: tuple[Signature, ...] = (
         lambda m: m["adds"] < DROWNED and m["entry"] > 1,
         "what enters the first layer has a size of {entry:.3g}, beside which what it adds is {adds:.2%}",
         "Vaswani 2017, arXiv:1706.03762, section 3.4",
+    ),
+    Signature(
+        "closed branches",
+        lambda m: m["trained"] > 0 and m["adds"] < DROWNED,
+        "what the first layer adds to what enters it is {adds:.2g} of its size still",
+        "Bachlechner 2020, arXiv:2003.04887; Touvron 2021, arXiv:2103.17239 (gains that start next to zero)",
     ),
     Signature(
         "inputs that drown",
@@ -198,6 +206,13 @@ SIGNATURES: tuple[Signature, ...] = (
         lambda m: m["probabilities"] > 0,
         "answers are not negative and add up to one, and the loss takes a softmax of them",
         "PyTorch documentation, nn.CrossEntropyLoss: the input is expected to contain unnormalized logits",
+    ),
+    Signature(
+        "small answers",
+        lambda m: m["sharper"] >= SHARPER and m["gained"] > GAINED,
+        "the loss is {gained:.0%} lower if all answers are multiplied by {sharper:.0f}: they cannot be as "
+        "large as they should",
+        "Guo 2017, arXiv:1706.04599, section 4.2 (temperature)",
     ),
     Signature(
         "heavy dropout",
@@ -292,6 +307,7 @@ def _measure(task_spec: Any, model_spec: Mapping[str, Any], folder: str | None) 
     untrained = _untrained(model, task, few) if names_own_code([model_spec]) else {}
     found = {**untrained, **_by_depth(model, task, few), **_sees(model, few, causal=task.causal)}
     found |= {**_unchained(model, task, few), "varies": _by_chance(model, few)}
+    found |= {} if folder is None else _sharper(model, task, task.train_batch(0, 0))
     found |= {"norm_behind": float(bool(layers_with_norm_behind(model))), "trained": float(folder is not None)}
     return {name: value for name, value in found.items() if math.isfinite(value)}
 
@@ -371,6 +387,17 @@ def _unchained(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, flo
         return {}
     beside = sum(torch.equal(given, entry[0]) for given in entry[1:])
     return {"unchained": float(beside if _gradient(layers[0]) == 0 else 0)}
+
+
+@torch.no_grad()
+def _sharper(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, float]:
+    """By which power of 2 the answers to a question of classes were best multiplied, and what part of the loss goes."""
+    if batch.targets.is_floating_point():
+        return {}
+    answers = model.eval()(*batch.inputs).float()
+    losses = {2.0**power: float(task.loss(2.0**power * answers, batch)) for power in range(7)}
+    best = min(losses, key=lambda times: losses[times])
+    return {"sharper": best, "gained": 1 - losses[best] / max(losses[1.0], 1e-30)}
 
 
 def _by_chance(model: nn.Module, batch: Batch) -> float:
