@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attnlab.inspection import Captured, attention_maps, capture
+from attnlab.inspection import Captured, attention_maps, attention_rank, capture
 from attnlab.models.recurrent_translation import AdditiveRnn
 
 BATCH, HEADS, Q_LEN, K_LEN = 2, 3, 5, 7
@@ -50,6 +50,9 @@ def test_the_result_is_json() -> None:
 
 def test_layers_without_weights_are_left_out() -> None:
     assert attention_maps({"unseen": Captured()})["layers"] == []
+    pieces = Captured(weights=torch.rand(BATCH, 6, HEADS, Q_LEN, K_LEN))
+    assert attention_maps({"in pieces": pieces})["layers"] == []
+    assert attention_rank(pieces) is None
 
 
 def test_steps_with_one_query_each_are_rows_of_one_map() -> None:

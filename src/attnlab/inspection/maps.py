@@ -16,7 +16,7 @@ from attnlab.core.files import finite
 from attnlab.inspection.drawing.assets import asset, pixel_script
 from attnlab.inspection.drawing.maps import one_map, small_heads
 from attnlab.inspection.drawing.pieces import Drawn, drawn, paragraph
-from attnlab.inspection.rank import attention_rank, rank_of
+from attnlab.inspection.rank import MAP_AXES, attention_rank, rank_of
 from attnlab.inspection.watch import Captured
 
 NOTHING_SEEN = "No weights of an attention could be seen: the model makes none, or did not run"
@@ -37,7 +37,8 @@ def attention_maps(
     Parameters
     ----------
     trace : mapping of str to Captured
-        What `capture` recorded. Entries whose weights could not be seen are left out.
+        What `capture` recorded. Entries whose weights could not be seen, or are those of pieces of the sequence, are
+        left out.
     labels : sequence of sequence of str
         For each sequence that the model reads, one text per position. Where `axes` says nothing, they are written along
         the axes of that length, unless two sequences have it.
@@ -145,7 +146,10 @@ class AttentionTrace(dict[str, Captured]):
 
 
 def _weights_of_maps(trace: Mapping[str, Captured], sample: int) -> dict[str, Float[Tensor, "heads q_len k_len"]]:
-    seen = {name: captured.weights[sample] for name, captured in trace.items() if captured.weights is not None}
+    maps = {
+        name: one.weights for name, one in trace.items() if one.weights is not None and one.weights.ndim == MAP_AXES
+    }
+    seen = {name: weights[sample] for name, weights in maps.items()}
     return {name: torch.cat([seen[call] for call in calls], dim=1) for name, calls in calls_of_maps(seen).items()}
 
 

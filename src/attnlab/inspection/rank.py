@@ -14,6 +14,8 @@ from attnlab.inspection.watch import Captured
 from attnlab.nn.axes.heads import repeat_heads
 
 Projected = Literal["q", "k", "v"]
+MAP_AXES = 4
+"""Axes of the weights of whole sequences: batch, heads, queries, keys."""
 MASKED = 1e4
 """Size from which a score is taken for a mask that was written into it."""
 
@@ -98,7 +100,7 @@ def attention_rank(captured: Captured, *, sample: int = 0, real: Bool[Tensor, " 
     Returns
     -------
     Rank or None
-        None where the weights could not be seen, or no query looks at any key.
+        None where the weights could not be seen or are those of pieces of the sequence, or no query looks at any key.
 
     Notes
     -----
@@ -120,7 +122,7 @@ def attention_rank(captured: Captured, *, sample: int = 0, real: Bool[Tensor, " 
     >>> [round(rank, 6) for rank in attention_rank(Captured(weights=torch.eye(3)[None, None])).weights]
     [3.0]
     """
-    if captured.weights is None:
+    if captured.weights is None or captured.weights.ndim != MAP_AXES:
         return None
     scores = _unmasked(captured)
     d_head = None if captured.q is None else captured.q.shape[-1]
