@@ -449,7 +449,7 @@ class _Explaining:
             shortened = needed * min(1.0, FEWEST_STEPS / shortest) / 60
             raise SpecError(
                 f"{self.minutes:g} minutes are too few: with {FEWEST_STEPS} steps a run the plan takes "
-                f"about {math.ceil(shortened)} minutes, with all {shortest} about {math.ceil(cost(runs, causes) / 60)}"
+                f"about {math.ceil(shortened)} min, with all {shortest} about {math.ceil(cost(runs, causes) / 60)} min"
             )
         write_json(self.out / FOUND, kept | {"plan": {"asked": asked, "seeds": runs, "fraction": fraction}})
         self.measuring = replace(self.measuring, seeds=range(runs), fraction=fraction)
