@@ -295,6 +295,13 @@ def test_layers_are_given_what_the_one_before_gave_then(tmp_path):
     assert measure(Setup("mine", task, {"name": f"{OWN}:Loud"}, setup.training))["unchained"] == 0
 
 
+def test_of_one_position_that_is_seen_there_is_no_order(tmp_path):
+    task = copying(tmp_path)
+    alone = {"name": "encoder", "d_model": 16, "n_layers": 1, "mixer": "none", "positions": "none"}
+    assert "missing positions" not in at_work(alone, task)
+    assert "missing positions" in at_work({**alone, "mixer": {"name": "attention", "n_heads": 2}}, task)
+
+
 def test_a_model_is_given_earlier_what_it_sees_late(texts):
     task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
     setup = Setup("mine", task, {"name": f"{OWN}:LateModel"}, {"budget": {"steps": 40}})

@@ -375,7 +375,7 @@ class _Explaining:
             found.situations[name] = Known(setup, task, examined, measured, exchangeable=parts)
             for one in examined:
                 self.tell(f"doctor, {one.name.rpartition(':')[2]}: {one.verdict or one.error}")
-                for finding in one.errors:
+                for finding in one.errors or one.warnings[:1]:
                     self.tell(f"  {finding['message']} {finding['evidence']}")
             found.effects[name] = self._at_work(name, measured)
         measured = {name: one.measured for name, one in found.situations.items()}

@@ -234,7 +234,7 @@ SIGNATURES: tuple[Signature, ...] = (
     ),
     Signature(
         "missing positions",
-        lambda m: m["order"] == 0.0,
+        lambda m: m["order"] == 0.0 and m.get("reach", 2.0) > 1,  # of one position there is none
         "with inputs in another order, it or each of its layers gives the same outputs in that order",
         "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466",
     ),
