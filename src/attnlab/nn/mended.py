@@ -146,9 +146,9 @@ class Mending:
         if self.chained:
             _chain(layers_of(module))
         for layer in layers_of(module) if self.skips else ():
-            layer.register_forward_hook(_with_input)
+            layer.register_forward_hook(partial(_first_changed, torch.add))
         for layer in layers_of(module) if self.adds_times != 1 else ():
-            layer.register_forward_hook(partial(_adding, self.adds_times))
+            layer.register_forward_hook(partial(_first_changed, partial(torch.lerp, weight=self.adds_times)))
         return module
 
     def settle(self, module: nn.Module) -> None:
@@ -322,18 +322,12 @@ def _chain(layers: Sequence[nn.Module]) -> None:
         layer.register_forward_hook(keep)
 
 
-def _adding(times: float, _: nn.Module, given: tuple[Any, ...], output: Any) -> Any:
-    """What a layer gives, with what it adds to its input so many times as large."""
-    first = output[0] if isinstance(output, tuple) else output
-    if not (given and isinstance(given[0], Tensor) and given[0].shape == first.shape):
-        return output
-    larger = given[0] + times * (first - given[0])
-    return (larger, *output[1:]) if isinstance(output, tuple) else larger
-
-
-def _with_input(_: nn.Module, given: tuple[Any, ...], output: Any) -> Any:
-    """The output of a layer and its input, where both have one shape."""
+def _first_changed(
+    change: Callable[[Tensor, Tensor], Tensor], _: nn.Module, given: tuple[Any, ...], output: Any
+) -> Any:
+    """What a layer gives, the first of it made of that and of the layer's input, where both have one shape."""
     first, *rest = output if isinstance(output, tuple) else (output,)
     if not given or getattr(given[0], "shape", None) != first.shape:
         return output
-    return (first + given[0], *rest) if rest else first + given[0]
+    changed = change(given[0], first)
+    return (changed, *rest) if rest else changed

@@ -236,21 +236,19 @@ def _blind_to_itself(exam: Examination, seen: Influence) -> Iterator[Finding]:
     """An error if a position sees earlier ones and not itself; a warning of a model, which may shift its inputs."""
     if not seen.past.any():
         return
-    own = seen.seen.diagonal(dim1=-2, dim2=-1)[:, 1:]  # the first may be NaN
+    length = exam.convention.length
+    blind = not seen.seen.diagonal(dim1=-2, dim2=-1)[:, 1:].any()  # the first may be NaN
     evidence = ""
-    if exam.convention.kind != "layer" and not own.any():
-        length = exam.convention.length
+    if blind and exam.convention.kind == "layer":
+        evidence = "replacing a position changes later outputs, and its own by 0"
+    elif any(_is_strict(found.weights, length) for found in attentions(exam.usual_tape, exam.convention)):
+        evidence = "the largest attention weight of a position on itself is 0, that on the one before it is not"
+    elif blind:
         delay = next(k for k in range(1, length) if seen.seen.diagonal(-k, -2, -1).any())
         told = f"replacing a position changes no output before the one {delay} later (length {length})"
         yield TEXTS["late"].finding(_ID, told, {"delay": delay})
-    elif exam.convention.kind == "layer" and not own.any():
-        evidence = "replacing a position changes later outputs, and its own by 0"
-    elif any(
-        _is_strict(found.weights, exam.convention.length) for found in attentions(exam.usual_tape, exam.convention)
-    ):
-        evidence = "the largest attention weight of a position on itself is 0, that on the one before it is not"
     if evidence:
-        yield TEXTS["blind to itself"].finding(_ID, f"{evidence} (length {exam.convention.length})")
+        yield TEXTS["blind to itself"].finding(_ID, f"{evidence} (length {length})")
 
 
 def _is_strict(weights: Tensor, length: int) -> bool:

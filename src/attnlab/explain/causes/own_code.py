@@ -42,8 +42,8 @@ class Examined:
 
     @property
     def errors(self) -> list[dict[str, Any]]:
-        """The findings that are bugs in any use, but those that its text says are meant."""
-        return [finding for finding in self.findings if finding["severity"] == "error" and not finding.get("accepted")]
+        """The findings that are bugs in any use."""
+        return self._unmeant("error")
 
     @property
     def layout_in_question(self) -> bool:
@@ -53,7 +53,11 @@ class Examined:
     @property
     def warnings(self) -> list[dict[str, Any]]:
         """The findings that are known effects or risks."""
-        return [finding for finding in self.findings if finding["severity"] == "warning"]
+        return self._unmeant("warning")
+
+    def _unmeant(self, severity: str) -> list[dict[str, Any]]:
+        """The findings of one severity, but those that the module's text says are meant."""
+        return [one for one in self.findings if one["severity"] == severity and not one.get("accepted")]
 
 
 def examine(setup: Setup) -> list[Examined]:

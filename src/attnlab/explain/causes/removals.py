@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
-from attnlab.core.build import build, is_path, parse
+from attnlab.core.build import is_path, parse
 from attnlab.core.errors import SpecError
 from attnlab.explain.causes.cause import OVERFITTING, TITLES, TOO_FEW_STEPS, Change, Nature
 from attnlab.explain.causes.known import Known, exchanged, mended, with_attention
@@ -24,7 +24,8 @@ from attnlab.tasks.arrays.sequences import Sequences
 from attnlab.tasks.char_lm.char_lm import CharLM
 from attnlab.tasks.held_out import SUSPICIOUS_OVERLAP
 from attnlab.tasks.translation.translation import Translation
-from attnlab.training.recipe.schedule import SCHEDULES, rate_factor
+from attnlab.training.recipe.recipe import Recipe
+from attnlab.training.recipe.schedule import rate_factor
 
 MORE_STEPS = 4
 """How many times as many steps, where too few may be the cause."""
@@ -101,12 +102,14 @@ def _if_said(key: str, value: Any, **change: Any) -> Callable[[Known], Change | 
     return lambda one: {"model": change} if one.takes(key) and one.said(key) == value else None
 
 
-def _if_measured(sign: str, mending: str, *, whole: bool = False) -> Callable[[Known], Change | None]:
+def _if_measured(
+    sign: str, mending: str, value: Callable[[Known], Any] = lambda _: True, *, whole: bool = False
+) -> Callable[[Known], Change | None]:
     """Code of a person's own, or a whole model of it, with something removed, where a known effect is at work in it."""
 
     def change(one: Known) -> Change | None:
         own = own_model(one.model) is not None if whole else one.is_own
-        return {"model": mended(one, {mending: True})} if own and one.signature(sign) else None
+        return {"model": mended(one, {mending: value(one)})} if own and one.signature(sign) else None
 
     return change
 
@@ -136,13 +139,6 @@ def _positions(one: Known) -> Change | None:
     if own_model(one.model):
         return {"model": mended(one, {"positions": True})} if one.signature("missing positions") else None
     return {"model": {"positions": "learned"}} if one.takes("positions") and one.said("positions") == "none" else None
-
-
-def _sharper(one: Known) -> Change | None:
-    """Larger scores in code of a person's own, where training left them small."""
-    if not (one.is_own and one.signature("flat attention")):
-        return None
-    return {"model": mended(one, {"scores_times": round(1 / max(one.trained["scores"], LEAST_SCORES), 6)})}
 
 
 def _wider_heads(one: Known) -> Change | None:
@@ -177,27 +173,14 @@ def _smaller_entry(one: Known) -> Change | None:
     return {"model": mended(one, {"entry_times": round(1 / one.measured["entry"], 6)})} if own else None
 
 
-def _larger_answers(one: Known) -> Change | None:
-    own = own_model(one.model) and one.signature(SMALL)
-    return {"model": mended(one, {"answers_times": one.trained["sharper"]})} if own else None
+def _times(size: float, least: float) -> float:
+    """What makes a size one; what is next to nothing is taken for the least."""
+    return round(1 / max(size, least), 6)
 
 
-def _opened(one: Known) -> Change | None:
-    """Layers that add more, where training left what they add small."""
-    if not (own_model(one.model) and one.signature(CLOSED)):
-        return None
-    added = max(one.measured["adds"], LEAST_ADDED)
-    return {"model": mended(one, {"adds_times": float(f"{OPEN / added:.3g}")})}
-
-
-def _earlier_inputs(one: Known) -> Change | None:
-    own = own_model(one.model) and one.signature(LATE)
-    return {"model": mended(one, {"earlier": int(one.measured["delay"])})} if own else None
-
-
-def _louder_inputs(one: Known) -> Change | None:
-    own = own_model(one.model) and one.signature(DROWNED)
-    return {"model": mended(one, {"entry_times": round(1 / max(one.measured["told"], LEAST_TOLD), 6)})} if own else None
+def _opening(one: Known) -> float:
+    """What layers must add more, to add half as much as they are given."""
+    return float(f"{OPEN / max(one.measured['adds'], LEAST_ADDED):.3g}")
 
 
 def _sequences_as_time(one: Known) -> Change | None:
@@ -258,9 +241,8 @@ def _soon_low(one: Known) -> Change | None:
     said, steps = one.setup.training, one.setup.steps
     if "schedule" not in said or _rises_long(said.get("warmup", 0), steps):
         return None
-    warmup = said.get("warmup", 0)
-    warmup = warmup / steps if warmup >= 1 else warmup
-    schedule = build(said["schedule"], SCHEDULES, axis="schedule")
+    recipe = Recipe.parse(said, "training")
+    schedule, warmup = recipe.build_schedule(), recipe.warmup_fraction(steps)
     mean = sum(rate_factor(schedule, (step + 0.5) / SAMPLED, warmup) for step in range(SAMPLED)) / SAMPLED
     return {"training": {"schedule": "cosine", "warmup": WARM_UP}} if mean < LOW else None
 
@@ -355,7 +337,8 @@ REMOVALS: tuple[Removal, ...] = (
         _if_measured("saturated units", "fresh"), ("saturated units",), "Glorot, Bengio 2010, AISTATS",
     ),
     Removal(
-        "flat attention", "known effect", "scores are multiplied until their standard deviation is one", _sharper,
+        "flat attention", "known effect", "scores are multiplied until their standard deviation is one",
+        _if_measured("flat attention", "scores_times", lambda one: _times(one.trained["scores"], LEAST_SCORES)),
         ("flat attention",), "Henry 2020, arXiv:2010.04245; Liu 2022, arXiv:2111.09883, section 3.3",
     ),
     Removal(FROZEN, "known effect", "all weights are trained", lambda one: _thawed(one, FROZEN), (FROZEN,)),
@@ -373,7 +356,8 @@ REMOVALS: tuple[Removal, ...] = (
     ),
     Removal(
         DROWNED, "known effect", "what is read is scaled until it differs as much from input to input as by position",
-        _louder_inputs, (DROWNED,), "Vaswani 2017, arXiv:1706.03762, section 3.4",
+        _if_measured(DROWNED, "entry_times", lambda one: _times(one.measured["told"], LEAST_TOLD), whole=True),
+        (DROWNED,), "Vaswani 2017, arXiv:1706.03762, section 3.4",
     ),
     Removal(
         TWICE, "bug", "the loss is given the logarithm of the answers",
@@ -381,15 +365,17 @@ REMOVALS: tuple[Removal, ...] = (
     ),
     Removal(
         LATE, "bug", "the model is given what stands later, so that an output sees what stands at its own position",
-        _earlier_inputs, (LATE,),
+        _if_measured(LATE, "earlier", lambda one: int(one.measured["delay"]), whole=True), (LATE,),
     ),
     Removal(
         CLOSED, "known effect", "what layers add to their inputs is multiplied until it is half as large as these",
-        _opened, (CLOSED,), "Bachlechner 2020, arXiv:2003.04887; Touvron 2021, arXiv:2103.17239",
+        _if_measured(CLOSED, "adds_times", _opening, whole=True), (CLOSED,),
+        "Bachlechner 2020, arXiv:2003.04887; Touvron 2021, arXiv:2103.17239",
     ),
     Removal(
         SMALL, "known effect", "answers are multiplied by what training could not give them",
-        _larger_answers, (SMALL,), "Guo 2017, arXiv:1706.04599, section 4.2",
+        _if_measured(SMALL, "answers_times", lambda one: one.trained["sharper"], whole=True), (SMALL,),
+        "Guo 2017, arXiv:1706.04599, section 4.2",
     ),
     Removal(
         BOUNDED, "bug", "answers are given as they are before what bounds them",

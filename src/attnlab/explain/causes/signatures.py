@@ -303,11 +303,12 @@ def _measure(task_spec: Any, model_spec: Mapping[str, Any], folder: str | None) 
     model = drawn_by_name(lambda: build_model(model_spec, task), 0)
     if folder is not None:
         load_model_weights(model, folder)
-    few = task.train_batch(0, 0).rows(0, ITEMS)
-    untrained = _untrained(model, task, few) if names_own_code([model_spec]) else {}
-    found = {**untrained, **_by_depth(model, task, few), **_sees(model, few, causal=task.causal)}
-    found |= {**_unchained(model, task, few), "varies": _by_chance(model, few)}
-    found |= {} if folder is None else _sharper(model, task, task.train_batch(0, 0))
+    batch = task.train_batch(0, 0)
+    few = batch.rows(0, ITEMS)
+    found = {**_by_depth(model, task, few), **_sees(model, few, causal=task.causal)}
+    if names_own_code([model_spec]):  # no model of the lab does these
+        found |= {**_untrained(model, task, few), **_unchained(model, task, few), "varies": _by_chance(model, few)}
+        found |= {} if folder is None else _sharper(model, task, batch)
     found |= {"norm_behind": float(bool(layers_with_norm_behind(model))), "trained": float(folder is not None)}
     return {name: value for name, value in found.items() if math.isfinite(value)}
 

@@ -60,7 +60,6 @@ class Classify:
         copies, to which something was added: the nearest items, if all others are at least twice as far.
     split : {"random", "contiguous"}
         Whether what is held out is drawn, or stands last, as it must where items are windows of one series.
-
     groups : str, optional
         Which items are of one source, such as a person, and go into one part: an ``.npy`` file (items,), or a column of
         the table. The classes may then have other shares in each part.
@@ -110,11 +109,11 @@ class Classify:
         read = {"train": _read(inputs, labels, field, groups)}
         read |= {part: _given(some, labels, field, part, groups) for part, some in files.items()}
         self.classes = sorted(set(read["train"][1].tolist()))
-        known = {part: self._numbered(part, given) for part, (_, given) in read.items()}
-        sources = None if groups is None else read_groups(groups, inputs, len(known["train"]))
+        known = {part: self._numbered(part, given) for part, (_, given, _) in read.items()}
+        sources = None if groups is None else read_groups(groups, inputs, len(known["train"]), read["train"][2])
         how = {"seed": data_seed, "strata": known["train"], "split": split, "groups": sources}
         trained = cut_items(len(known["train"]), shares_of(held), **how)["train"]
-        found = {part: some for part, (some, _) in read.items()}
+        found = {part: some for part, (some, _, _) in read.items()}
         items, self._tokenizer, self.cut = _encoded(found, trained, tokenizer, length)
         shares = {**shares_of(held), **{part: (items[part], known[part]) for part in files}}
         self._items = OwnItems(items["train"], known["train"], shares, drop_copies=drop_copies, **how)
@@ -328,8 +327,8 @@ def _metrics(prefix: str) -> tuple[Metric, Metric]:
 
 def _given(
     held: str | list[str], labels: str, field: str | list[str] | None, part: str, groups: str | None
-) -> tuple[Any, np.ndarray]:
-    """The inputs and labels of a part of its own."""
+) -> tuple[Any, np.ndarray, Any]:
+    """What a part of its own holds."""
     if isinstance(held, str):
         return _read(held, labels, field, groups)
     if len(held) != 2:
@@ -337,8 +336,11 @@ def _given(
     return _read(held[0], held[1], field)
 
 
-def _read(inputs: str, labels: str, field: str | list[str] | None, groups: str | None = None) -> tuple[Any, np.ndarray]:
-    """Inputs, an array or a list of texts, and the label of each."""
+def _read(
+    inputs: str, labels: str, field: str | list[str] | None, groups: str | None = None
+) -> tuple[Any, np.ndarray, Any]:
+    """Inputs, an array or a list of texts, the label of each, and the column of groups, None where there is none."""
+    sources = None
     if inputs.endswith(ARRAY):
         if not labels.endswith(ARRAY):
             raise SpecError(
@@ -353,12 +355,13 @@ def _read(inputs: str, labels: str, field: str | list[str] | None, groups: str |
         found = _values([table[one] for one in columns], f"{inputs}, column '{columns[0]}'")
         if isinstance(found, np.ndarray):
             require_finite(found, inputs)
+        sources = table.get(groups or "")
         classes = np.array(_labels(table[labels], f"{inputs}, column '{labels}'"))
     if len(found) != len(classes):
         raise DataError(
             f"inputs and labels must be as many; got {len(found)} inputs and {len(classes)} labels ({inputs})"
         )
-    return found, classes
+    return found, classes, sources
 
 
 def _columns(

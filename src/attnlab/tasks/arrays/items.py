@@ -224,7 +224,6 @@ class OwnItems:
             f"{self.alike_beside:.0%} of the time a row is more like the one that stands behind it than like another: "
             "if pieces of one source (a person, a day) stand together, what is measured is partly memory of it; hold "
             "out whole sources (groups), or what comes last (split: contiguous)"
-            for _ in range(self.alike_beside >= SUSPICIOUS_BESIDE)
         )
         near = (
             f"{share:.0%} of the {part} part's inputs have near copies among the training inputs, a few that are at "
@@ -238,7 +237,7 @@ class OwnItems:
             for part, share in self.copied.items()
             if share
         )
-        return [*windows, *beside, *near, *copied]
+        return [*windows, *([beside] if self.alike_beside >= SUSPICIOUS_BESIDE else []), *near, *copied]
 
     def describe(self) -> dict[str, Any]:
         """What identifies the items."""

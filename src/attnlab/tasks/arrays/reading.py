@@ -26,22 +26,19 @@ Table = Mapping[str, Sequence[Any]]
 """The values of each column."""
 
 
-def read_groups(groups: str, inputs: str, items: int) -> Int64[np.ndarray, " items"]:
-    """The number of each item's group: an ``.npy`` file of one value an item, or a column of the table of inputs.
+def read_groups(
+    groups: str, inputs: str, items: int, column: Sequence[Any] | None = None
+) -> Int64[np.ndarray, " items"]:
+    """The number of each item's group, from a column of their table or an ``.npy`` file of one value an item.
 
     Raises
     ------
     DataError
-        If there is no such column, or there are not as many values as items.
+        If there is neither, or there are not as many values as items.
     """
-    if groups.endswith(ARRAY):
-        values = np.asarray(read_array(groups))
-    else:
-        table = {} if inputs.endswith(ARRAY) else read_table(inputs)
-        if groups not in table:
-            has = f"it has {', '.join(table)}" if table else f"beside arrays it must be an {ARRAY} file"
-            raise DataError(f"{inputs} has no column '{groups}' of groups; {has}")
-        values = np.array(list(map(str, table[groups])))
+    if column is None and not groups.endswith(ARRAY):
+        raise DataError(f"{inputs} has no column '{groups}' of groups; beside arrays it must be an {ARRAY} file")
+    values = np.asarray(read_array(groups)) if column is None else np.array(list(map(str, column)))
     if values.shape != (items,):
         raise DataError(f"groups must be one value an item; got shape {values.shape} for {items} items ({groups})")
     return np.unique(values, return_inverse=True)[1].astype(np.int64)

@@ -53,7 +53,6 @@ class Sequences:
         copies, to which something was added: the nearest items, if all others are at least twice as far.
     split : {"random", "contiguous"}
         Whether what is held out is drawn, or stands last, as it must where items are windows of one series.
-
     groups : str, optional
         Which items are of one source, such as a person, and go into one part: an ``.npy`` file (items,).
 
