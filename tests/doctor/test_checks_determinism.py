@@ -133,6 +133,16 @@ def test_a_sample_that_is_drawn_is_a_known_effect():
     assert "is a sample" in only(Sampling(), "warning", "by normal numbers that it draws (`randn").message
 
 
+class Starting(Attention):
+    def forward(self, x, mask=None):
+        return super().forward(x) + x[:, torch.randint(x.size(1), (1,))]
+
+
+def test_places_that_are_chosen_by_chance_are_a_set_up():
+    finding = only(Starting(), "warning", "by places or pieces that it chooses by chance (`randint")
+    assert finding.nature == "set-up"
+
+
 class Hashing(AlwaysDropping):
     """Locality-sensitive hashing with other directions at every call."""
 

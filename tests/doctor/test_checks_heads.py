@@ -284,6 +284,18 @@ def test_words_do_not_excuse_attention_over_heads():
     assert [finding.severity for finding in check_heads_mixed(exam)] == ["error"]
 
 
+class BesideHeads(OverHeads):
+    """Pieces of each position look at each other; they are no heads."""
+
+    def __init__(self, d_model=48, n_heads=4):
+        super().__init__(d_model, n_heads)
+        self.h, self.d = 6, 8
+
+
+def test_what_looks_at_each_other_within_a_position_is_called_heads_where_there_are_as_many():
+    assert not list(check_heads_mixed(examined(BesideHeads, sizes={"d_model": 48, "n_heads": 4})))
+
+
 class ChannelsFirst(nn.Module):
     """Right attention on (batch, channels, length), as it stands among convolutions."""
 

@@ -270,6 +270,18 @@ def test_what_is_meant_so_is_no_finding(written):
     assert list(check_normalization(examined(written))) == []
 
 
+class BlindRows(Base):
+    """The first queries look at nothing: their scores are zero, and their weights are taken away."""
+
+    def weights(self, scores):
+        blind = torch.arange(scores.shape[-2])[:, None] < 3
+        return scores.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)
+
+
+def test_rows_that_look_at_nothing_are_no_mask_behind_the_softmax():
+    assert list(check_normalization(examined(BlindRows))) == []
+
+
 class PaddedAfter(Base):
     def forward(self, x, key_padding_mask=None):
         q, k, v = self.split(self.q(x)), self.split(self.k(x)), self.split(self.v(x))

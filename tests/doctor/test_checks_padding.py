@@ -288,6 +288,24 @@ def test_padding_tokens_that_change_the_output_are_found(layer, pooled):
     assert "padding token 0" in finding.message
 
 
+class LastOfWords(nn.Module):
+    """Attention over words, whose answer is the last one's."""
+
+    def __init__(self, masked):
+        super().__init__()
+        self.words = Words(Attention(), masked=masked)
+        self.places = nn.Embedding(16, D)
+
+    def forward(self, tokens):
+        h = self.words(tokens)[:, -1] + self.places(torch.tensor(tokens.size(1)))
+        return h @ self.words.embed.weight.T
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_padding_in_front_is_meant_where_the_last_position_answers_and_none_of_it_is_seen(masked):
+    assert [one.severity for one in found(LastOfWords(masked), pooled=True, **TOKENS)] == ([] if masked else ["error"])
+
+
 # How padding is told
 
 

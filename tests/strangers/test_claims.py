@@ -206,3 +206,40 @@ def test_phrases_are_words_near_each_other_in_one_sentence(phrase, text, found):
 )
 def test_topics_are_declared_by_plain_words(topic, said, declares):
     assert bool(declared(said, topic)) is declares
+
+
+class Speller(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.out = nn.Embedding(7, 8), nn.Linear(8, 7)
+
+    def forward(self, tokens):
+        return self.out(self.embed(tokens))
+
+    def spell(self, tokens, n):
+        for _ in range(n):
+            tokens = torch.cat([tokens, self(tokens[:, -5:])[:, -1:].argmax(-1)], 1)
+        return tokens
+
+
+class Translating(Speller):
+    def forward(self, tokens, target):
+        return super().forward(tokens) + super().forward(target)
+
+    def spell(self, tokens, n):
+        target = tokens[:, :1]
+        for _ in range(n):
+            target = torch.cat([target, self(tokens, target)[:, -1:].argmax(-1)], 1)
+        return target
+
+
+class Repeating(Speller):
+    def spell(self, tokens, n):
+        return torch.cat([self(tokens) for _ in range(n)])
+
+
+def test_a_class_that_goes_on_from_what_it_answers_is_meant_to_see_nothing_later():
+    made = causal_said(Speller(), "", {})
+    assert made == CausalClaim(True, "its `spell`, which goes on from what it answers", likely=True)
+    assert causal_said(Translating(), "", {}) is None
+    assert causal_said(Repeating(), "", {}) is None

@@ -15,6 +15,7 @@ from attnlab.core.errors import AttnlabError, ModuleError, SpecError
 from attnlab.strangers.anatomy import is_block
 from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.loading.loading import load, twin_of, ways_to_load
+from attnlab.strangers.loading.mentions import use_of
 from attnlab.strangers.said.source import source_of_forward
 
 HEADER = "import torch\nfrom dataclasses import dataclass\nfrom torch import nn\n\n"
@@ -679,6 +680,30 @@ def test_a_large_config_that_is_a_default_is_made_small(tmp_path):
     assert load(f"{file(tmp_path, CONFIG)}:Mine").module.map.in_features == 64
 
 
+CONFIG_OF_ITS_OWN = """class MineConfig:
+    def __init__(self):
+        self.hidden_size, self.num_attention_heads, self.num_layers, self.beside = 768, 12, 3, 5
+
+class Mine(nn.Module):
+    def __init__(self, config):
+        super().__init__()
+        self.config = config
+        self.maps = nn.ModuleList(nn.Linear(config.hidden_size, config.hidden_size) for _ in range(config.num_layers))
+
+    def forward(self, x):
+        return self.maps[0](x)
+"""
+
+
+def test_what_a_config_sets_by_itself_is_made_small_and_said(tmp_path):
+    patient = load(f"{file(tmp_path, CONFIG_OF_ITS_OWN)}:Mine")
+    small = {"hidden_size": 64, "num_attention_heads": 4, "num_layers": 2}
+    assert vars(patient.module.config) == {**small, "beside": 5}
+    assert [note for note in patient.notes if note.endswith("to be quick")] == [
+        f"{name} made {value}, to be quick" for name, value in small.items()
+    ]
+
+
 def test_a_list_of_layers_that_a_class_makes_itself_is_left_to_it(tmp_path):
     assert load(taking(tmp_path, "dim, layers=None")).module.given == {"dim": 64, "layers": None}
 
@@ -723,3 +748,98 @@ def test_comments_may_lie_farther_to_the_left_than_code(tmp_path):
     patient = load(f"{tmp_path / 'it.py'}:It", {})
     assert ast.parse(source_of_forward(patient.module)).body
     assert not is_block(patient.module)
+
+
+OF_A_TABLE = """KINDS = {"soft": torch.softmax, "hard": None}
+
+class Mine(nn.Module):
+    def __init__(self, config, time_steps=None, beside=None):
+        super().__init__()
+        self.kind = KINDS[config.kind]
+        self.places = nn.Embedding(
+            time_steps, config.dim
+        )
+
+    def forward(self, x):
+        return x + self.places.weight[:x.size(1)]
+"""
+
+
+def test_a_key_of_a_table_is_its_first_and_a_size_left_at_none_is_the_one_in_the_statement_that_fails(tmp_path):
+    patient = load(f"{file(tmp_path, OF_A_TABLE)}:Mine")
+    assert patient.module.kind is torch.softmax
+    assert patient.arguments["time_steps"] == 48
+    assert "beside" not in patient.arguments
+
+
+NESTED = """class Inner(nn.Module):
+    def __init__(self, dim, how):
+        super().__init__()
+        self.heads = how["n_head"]
+        self.map = nn.Linear(dim, how["d_k"] * self.heads)
+
+class Mine(nn.Module):
+    def __init__(self, dim, decoder_args):
+        super().__init__()
+        self.inner, self.rate = Inner(dim, decoder_args["first_part"]), decoder_args["dropout"]
+
+    def forward(self, x):
+        return self.inner.map(x)
+"""
+
+
+def test_a_config_of_a_part_within_a_config_is_one(tmp_path):
+    module = load(f"{file(tmp_path, NESTED)}:Mine").module
+    assert (module.inner.heads, module.inner.map.out_features, module.rate) == (4, 64, 0.1)
+
+
+WITH_WORDS = """class Mine(nn.Module):
+    def __init__(self, vocab, dim):
+        super().__init__()
+        self.start, self.pad = vocab["<s>"], vocab["<pad>"]
+        self.embed = nn.Embedding(len(vocab), dim)
+
+    def forward(self, tokens):
+        return self.embed(tokens)
+"""
+
+
+def test_a_vocabulary_that_is_asked_for_words_has_a_number_for_each(tmp_path):
+    patient = load(f"{file(tmp_path, WITH_WORDS)}:Mine")
+    numbers = [patient.module.start, patient.module.pad]
+    assert len({*numbers}) == 2
+    assert all(0 <= number < patient.module.embed.num_embeddings for number in numbers)
+    assert repr(patient.arguments["vocab"]) == "a table of 53 words"
+    assert interview(patient).assumptions["input"] == "tokens below 53"
+
+
+PARTS_OF_PARTS = """class Mine(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.keys, self.rest, self.norm = nn.Linear(dim, dim), nn.Linear(dim, dim), nn.LayerNorm(dim)
+
+    def forward(self, x):
+        return x
+
+class Caller(nn.Module):
+    def __init__(self):
+        self.inner = Mine(64)
+
+    def forward(self, x):
+        return self.inner(self.inner.keys(x).norm(dim=-1))
+
+class Other(nn.Module):
+    def forward(self, x):
+        return self.inner.rest(x)
+"""
+
+
+def test_parts_that_another_class_reads_are_used_elsewhere_but_no_methods_of_tensors(tmp_path):
+    module = load(f"{file(tmp_path, PARTS_OF_PARTS)}:Mine").module
+    assert [use_of(module, name) for name in ("keys", "rest", "norm")] == ["elsewhere", "never", "never"]
+
+
+def test_colors_stay_as_they_are_where_a_model_is_made_small(tmp_path):
+    text = CLASS.format(parameters="image_size=64, in_channels=3, dim=1024", width="dim")
+    given = load(f"{file(tmp_path, text)}:Mine").module.given
+    assert (given["in_channels"], given["dim"]) == (3, 64)

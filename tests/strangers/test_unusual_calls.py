@@ -12,7 +12,9 @@ from attnlab.doctor.influence.masks import check_mask_polarity
 from attnlab.doctor.influence.padding import check_padding
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.interview import interview
+from attnlab.strangers.calling.layouts import LAYOUTS
 from attnlab.strangers.calling.roles import role_of
+from attnlab.strangers.calling.sources import SOURCES, Situation, laid_out
 from attnlab.strangers.patient import Patient
 
 WIDTH, STATE = 24, 10
@@ -886,3 +888,79 @@ def test_a_vector_may_ask_a_history_of_the_width_that_is_the_default():
     assert (convention.layout, convention.d_in, convention.d_out, convention.pooled) == ("batch-first", 12, 12, True)
     assert convention.key_mask is not None
     assert convention.key_mask.obeyed
+
+
+class Film(nn.Module):
+    """Attention over frames, and over patches of each."""
+
+    def __init__(self, frames=16, side=16):
+        super().__init__()
+        self.patch, self.places = nn.Linear(3 * 64, WIDTH), nn.Parameter(torch.randn(frames, (side // 8) ** 2, WIDTH))
+        self.space, self.time = (nn.MultiheadAttention(WIDTH, 2, batch_first=True) for _ in range(2))
+
+    def forward(self, x):
+        b, t, c, h, w = x.shape
+        x = x.view(b, t, c, h // 8, 8, w // 8, 8).permute(0, 1, 3, 5, 2, 4, 6).reshape(b, t, -1, 64 * c)
+        x = (self.patch(x) + self.places).flatten(0, 1)
+        x = self.space(x, x, x)[0].mean(1).unflatten(0, (b, t))
+        return self.time(x, x, x)[0].mean(1)
+
+
+class Tubes(nn.Module):
+    """Attention over tubes of a film with its channels first."""
+
+    def __init__(self):
+        super().__init__()
+        self.tubes, self.attention = (
+            nn.Conv3d(3, WIDTH, (2, 8, 8), (2, 8, 8)),
+            nn.MultiheadAttention(WIDTH, 2, batch_first=True),
+        )
+
+    def forward(self, x):
+        x = self.tubes(x).flatten(2).mT
+        return self.attention(x, x, x)[0].mean(1)
+
+
+@pytest.mark.parametrize(
+    ("module", "layout"), [(Film(), "film of 16 frames"), (Tubes(), "film of 8 frames, channels first")]
+)
+def test_films_are_given_as_code_takes_them_apart(module, layout):
+    convention = asked(module)
+    assert (convention.layout, convention.d_in, convention.pooled) == (layout, 3, True)
+    film = laid_out(torch.randn(2, convention.length, 3), layout)
+    assert film.dim() == 5
+    back = LAYOUTS[layout].batch_first(film)
+    assert torch.equal(laid_out(back, layout), film)
+
+
+def test_a_film_has_frames_of_one_size():
+    with pytest.raises(ModuleError, match="13 positions are no 6 frames of one size"):
+        laid_out(torch.randn(2, 13, 3), "film of 6 frames")
+
+
+class StateAsksLast(nn.Module):
+    """(batch, length, width) is asked by a state of one layer, (1, batch, width)."""
+
+    def __init__(self):
+        super().__init__()
+        self.key, self.query = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, h_enc, h_dec):
+        weights = (self.key(h_enc) @ self.query(h_dec).permute(1, 2, 0)).softmax(1)
+        return (h_enc.mT @ weights).mT
+
+
+def test_a_state_with_the_number_of_layers_in_front_asks():
+    given = {one.parameter: one.source for one in asked(StateAsksLast()).arguments}
+    assert given == {"h_enc": "x", "h_dec": "state"}
+
+
+@pytest.mark.parametrize("layout", ["batch-first", "sequence-first"])
+def test_vectors_of_pairs_are_the_same_at_every_length_and_lie_as_the_input_does(layout):
+    short, long = (
+        SOURCES["vectors of pairs"](Situation(torch.zeros(2, n, 4), layout, torch.float64), 4) for n in (3, 5)
+    )
+    first = layout == "sequence-first"
+    assert long.shape == ((5, 5, 2, 4) if first else (2, 5, 5, 4))
+    assert torch.equal(short, long[:3, :3] if first else long[:, :3, :3])
+    assert len(torch.unique(long)) == 5 * 5 * 4

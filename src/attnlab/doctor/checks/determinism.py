@@ -21,6 +21,8 @@ from attnlab.strangers.patient import in_mode
 ID = "determinism"
 _RATE = 0.5  # of dropout, given to the constructor where the usual one is 0
 _RANDOM_OPERATIONS = ("bernoulli", "dropout", "rand", "normal_", "uniform_", "multinomial", "exponential_")
+_CHOOSING = ("randint", "randperm", "multinomial")
+"""Operations that draw whole numbers: places to start from, or an order, and no share of what is dropped."""
 _SOURCE = "Srivastava 2014, JMLR 15, section 4; PyTorch documentation, torch.nn.functional.dropout, `training`"
 _DIFFER = "two calls in evaluation mode on the same input differ, "
 
@@ -43,6 +45,13 @@ TEXTS: Mapping[str, FindingText] = {
         _DIFFER + "by normal numbers that it draws{place}: what it returns is a sample.",
         "draw them in training alone, or give the mean in evaluation, if no sample is meant",
         "Kingma 2014, arXiv:1312.6114, section 2.4: samples as a mean and noise",
+    ),
+    "drawn": FindingText(
+        "warning",
+        _DIFFER + "by places or pieces that it chooses by chance{place}.",
+        "choose them by chance in training alone, or from a generator of its own with a fixed seed",
+        "PyTorch documentation, Reproducibility",
+        "set-up",
     ),
     "unfilled memory": FindingText(
         "error",
@@ -101,7 +110,8 @@ def _random_in_evaluation(exam: Examination) -> Iterator[Finding]:
         first = None if again else next(random, None)
         # numbers for each sample are noise that somebody wants; others are weights
         is_noise = first is not None and re.search("randn|normal", first.call) and BATCH in first.output.shape
-        text = "unfilled memory" if again else "sample" if is_noise else "chance"
+        chooses = first is not None and any(one in first.call for one in _CHOOSING)
+        text = "unfilled memory" if again else "sample" if is_noise else "drawn" if chooses else "chance"
         place = "" if first is None else f" (`{first.call}` in {f'`{first.where}`' if first.where else 'its forward'})"
         finding = TEXTS[text].finding(ID, evidence, {"place": place})
         yield from [finding] if again else exam.as_meant([finding], "chance at every call")

@@ -78,10 +78,10 @@ def _calls(exam: Examination) -> Iterator[tuple[Tape, Bool[Tensor, "batch length
 
 
 def _of_rows_that_see(attention: TapedAttention) -> TapedAttention:
-    """An attention whose weights are NaN in the rows of queries that may see no key; those may be zero."""
-    if attention.scores is None:
-        return attention
-    blind = torch.isneginf(attention.scores).all(-1, keepdim=True)
+    """An attention whose weights are NaN in the rows of queries that see no key: those may be zero."""
+    blind = (attention.weights == 0).all(-1, keepdim=True)
+    if attention.scores is not None:
+        blind = blind | torch.isneginf(attention.scores).all(-1, keepdim=True)
     return replace(attention, weights=attention.weights.masked_fill(blind, torch.nan))
 
 

@@ -63,6 +63,7 @@ _PROMOTION = "PyTorch documentation, Type Promotion"
 TEXTS: Mapping[str, FindingText] = {
     "never finite": FindingText("error", "{what} on ordinary inputs, in float32 already.", "{remedy}", _SOURCE),
     "silent": FindingText("error", _SILENT, "{remedy}", _SOURCE),
+    "silent in float16": FindingText("warning", _SILENT, "{remedy}", _SOURCE, "set-up"),
     "limit": FindingText(
         "warning",
         "On large inputs {what} in float16, whose largest number is 65504: a limit of that format that ordinary "
@@ -157,14 +158,15 @@ def _long(exam: Examination, dtype: torch.dtype) -> list[Attempt]:
 def _silent(exam: Examination, outcomes: Sequence[Outcome]) -> Iterator[Finding]:
     """One error over all attempts that ended in NaN or infinity without an exception.
 
-    A warning where large inputs alone leave the range of float16 alone, which is narrow: to leave that of the others it
-    takes an exponential, or a division by nearly zero.
+    A warning where float16 alone is left, whose range is narrow: to leave that of the others it takes an exponential,
+    or a division by nearly zero.
     """
     bad = [outcome for outcome in outcomes if outcome.silently_bad]
     if bad:
         large = (one.attempt.scale > 1 and not one.attempt.padded for one in bad)  # padding alone is a matter of masks
-        is_limit = all(large) and {one.attempt.dtype for one in bad} == {torch.float16}
-        yield _bad("limit" if is_limit else "silent", bad, _first_bad(exam, bad[0].attempt))
+        narrow = {one.attempt.dtype for one in bad} == {torch.float16}
+        text = "silent" if not narrow else "limit" if all(large) else "silent in float16"
+        yield _bad(text, bad, _first_bad(exam, bad[0].attempt))
 
 
 def _empty_input(exam: Examination) -> Iterator[Finding]:

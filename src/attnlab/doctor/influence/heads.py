@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from attnlab.core.constructors import named
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding, FindingText
@@ -21,7 +22,7 @@ from attnlab.inspection.tape.contractions import Operand
 from attnlab.inspection.tape.dependence import Dependence, dependence_of, differs
 from attnlab.inspection.tape.replay import replay
 from attnlab.inspection.tape.tape import Change, Event, Tape
-from attnlab.strangers.calling.layouts import SPLIT
+from attnlab.strangers.calling.layouts import FILMS, SPLIT
 
 _ID = "heads-mixed"
 _SOURCE = "torch.Tensor.view: the order of elements stays, so axes cannot be exchanged; reczoo/FuxiCTR#30"
@@ -111,7 +112,9 @@ def _mixed(exam: Examination) -> Iterator[Finding]:
     for attention in attentions(tape, exam.convention):
         found = _over_heads(exam, attention) or _over_features(exam, dependence, attention)
         found = found or _samples_mixed(dependence, attention)
-        found = found or _split(dependence, attention) or _merged(tape, dependence, attention)
+        found = found or _split(dependence, attention)
+        if exam.convention.layout not in FILMS:  # where frames, rows and columns are told apart by nothing
+            found = found or _merged(tape, dependence, attention)
         if found is not None:
             yield found
 
@@ -122,7 +125,9 @@ def _over_heads(exam: Examination, attention: TapedAttention) -> Finding | None:
     if attention.along != "heads" or (exam.convention.layout in SPLIT and len(inputs) == 1):
         return None  # a single input of four axes may have them for anything
     _, count, q_len, k_len = attention.weights.shape
-    if k_len == 1:  # where nothing is looked at beside oneself
+    arguments = exam.patient.arguments
+    said = {arguments[name] for name in named("n_heads", arguments)}
+    if k_len == 1 or (said and k_len not in said):  # nothing is looked at beside oneself; or something else than heads
         return None
     evidence = (
         f"weights{_in(attention)} are {q_len} x {k_len} for each of {count} positions; input and output have"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -208,8 +208,36 @@ def _by_pad_tokens(exam: Examination, pad: int) -> Iterator[_Change]:
     filled[:, short:] = pad
     output = exam.run(filled)
     apart = _apart(exam, plain, output, short) if exam.convention.pooled else deviation(plain, output[:, :short])
-    if apart:
+    if apart and not (exam.convention.pooled and _hidden_in_front(exam, pad)):
         yield _Change(f"{FILLED} padding tokens at the end", apart, "of the largest output", of_content=False)
+
+
+def _hidden_in_front(exam: Examination, pad: int) -> bool:
+    """Whether what padding tokens are embedded as reaches no pooled output where they stand in front.
+
+    So it is in what takes the last position for the answer.
+    """
+    x = exam.inputs()
+    x = torch.where(x == pad, (x + 1) % (exam.convention.vocab_size or 2), x)
+    x[:, :FILLED] = pad
+    usual, of_padding, of_all = (
+        exam.run(x, module=_embedding_otherwise(exam, each)) for each in ([], [pad], range(x.max() + 1))
+    )
+    return deviation(usual, of_all) > 0 and not deviation(usual, of_padding)
+
+
+def _embedding_otherwise(exam: Examination, tokens: Iterable[int]) -> nn.Module:
+    """A copy of the patient that embeds some tokens as other vectors."""
+    changed, module = torch.tensor([*tokens]), exam.fresh()
+
+    def other(part: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        del part
+        return output + torch.isin(given[0], changed).unsqueeze(-1) * torch.arange(output.size(-1)).cos()
+
+    for part in module.modules():
+        if isinstance(part, nn.Embedding) and part.num_embeddings >= (exam.convention.vocab_size or 0):
+            part.register_forward_hook(other)
+    return module
 
 
 def _said(exam: Examination, changes: list[_Change], told: str, kind: str = "") -> Iterator[Finding]:

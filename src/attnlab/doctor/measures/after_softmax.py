@@ -96,7 +96,7 @@ def _foreign(tape: Tape, dependence: Dependence, event: Event, softmax: int) -> 
             continue
         origin = set() if parent is None else {parent} | tape.ancestors(parent)
         random = any(tape.events[index].call in _RANDOM for index in origin)
-        mask = not random and _zeroes(event, value)
+        mask = not random and _zeroes(event, value) and not _is_of_rows(value)
         depends = dependence.input_depends(event, number) or dependence.is_learned(event, number)
         found.append(_Foreign(gate=depends and not _is_switch(value), mask=mask, random=random))
     return found
@@ -112,6 +112,11 @@ def _zeroes(event: Event, value: Tensor) -> bool:
     if event.call.rstrip("_") not in ("mul", "masked_fill", "where", "index_put", "masked_scatter"):
         return False
     return _is_switch(value) and value.dim() > 0 and bool(value.any()) and not bool(value.all())
+
+
+def _is_of_rows(value: Tensor) -> bool:
+    """Whether a switch is the same for all keys of a query: rows that look at nothing, or padding that asks."""
+    return bool((value == value[..., :1]).all())
 
 
 def _own_mask(tape: Tape, final: list[Event], softmax: int) -> bool:

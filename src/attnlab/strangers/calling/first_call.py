@@ -18,7 +18,7 @@ from attnlab.core.constructors import UnsetError
 from attnlab.core.errors import ModuleError
 from attnlab.strangers.calling.convention import Convention, elements, wrong_output
 from attnlab.strangers.calling.guided import FOREIGN, WANTS_WHOLE_NUMBERS, led_by_failures
-from attnlab.strangers.calling.layouts import HEADS, IMAGES, LAYOUTS, SPLIT
+from attnlab.strangers.calling.layouts import FRAMES, HEADS, IMAGES, LAYOUTS, SPLIT, STILLS
 from attnlab.strangers.calling.roles import (
     Filling,
     Parameter,
@@ -45,14 +45,19 @@ from attnlab.strangers.containment import asks_for_cuda
 from attnlab.strangers.loading.sizes import D_MODEL
 from attnlab.strangers.patient import LAYOUTS_DECLARED, Patient
 from attnlab.strangers.said.layout import layout_said, sizes_said
-from attnlab.strangers.said.source import Said
+from attnlab.strangers.said.source import Said, source_of_forward
 
 _USUAL = ("channels-first", "sequence-first", "batch-first")
-_TELLING = ("batch-first", "channels-first", *SPLIT, *IMAGES)
+_TELLING = ("batch-first", "channels-first", *SPLIT, *STILLS)
 """Layouts in which nothing runs that was not made for them."""
+_FIVE_AXES = re.compile(
+    r"\w+ *, *(?P<second>\w+)( *, *\w+){3} *= *\w+\.(?:shape|size\(\))|[\"']\(? *\w+ (?P<axis>\w+)( \w+){3} *->"
+)
+"""How code takes an input with five axes apart."""
+_CHANNELS = re.compile(r"c|ch|chn|(in_?)?chan\w*", re.IGNORECASE)
 _PATIENCE_S = 4.0  # of computing, after which a module that fails late and slowly is given up
 _MOST_CALLS = 4000  # that fail one after the other; a failing call takes some 0.1 ms
-_NUMBER = re.compile(r"(?<![\w.])\d{1,6}(?!\w|\.\d)")
+_NUMBER = re.compile(r"(?<![\w.])\d{1,6}(?!\w|\.\d)", re.ASCII)
 _OF_ANY_WIDTH = {"x": ("another sequence",), "memory": ("memory", "another sequence")}
 _OWN_WIDTH = ("vector", "position vectors", "another sequence", "points", "vectors of pairs")
 _MOST_NUMBERLESS = 60
@@ -372,6 +377,7 @@ def _attempts(
     calls = calls_for(parameters, d_head, size_named("vocab_size", patient))
     inputs = list(_inputs(trial.module, patient, input_of(parameters, patient)))
     scalars = [each for each in inputs[1:] if each == ("embeddings", 1)]  # of what has several heads they run by chance
+    wider = [size for takes, size in inputs if takes == "embeddings" and (takes, size) not in scalars]
     widths = [size for takes, size in inputs if takes == "embeddings"]
     images = _images(patient, calls, widths)
     beside = dict.fromkeys([*widths, *(total - one for total in widths for one in widths if total > one)])
@@ -381,6 +387,7 @@ def _attempts(
     two_dimensional = any(isinstance(part, nn.Conv2d) for part in trial.module.modules())
     if two_dimensional or (said is not None and said.what in IMAGES):
         yield from images
+    yield from _films(trial.module, patient, calls, widths)
     split = sorted(SPLIT, key=lambda layout: said is None or layout != said.what)
     in_heads = dict.fromkeys([*([HEADS * d_head] if d_head else []), D_MODEL, *widths])
     plain, masked = ([call for call in calls if bool(call.masks) is given] for given in (False, True))
@@ -390,7 +397,7 @@ def _attempts(
             for (takes, size), call, length in itertools.product(inputs, some, chosen):
                 if (takes == "embeddings" or layout != "channels-first") and (takes, size) not in scalars:
                     yield _opening(call, takes, size, length, layout)
-        yield from _asked_once(parameters, steps, plain, widths) if some is plain else ()
+        yield from _asked_once(parameters, steps, plain, wider) if some is plain else ()
         yield from (_of_numbers(call, usual) for call in some)
         for layout, width, call in itertools.product(split, in_heads, some):
             yield _opening(call, "embeddings", width, usual, layout)
@@ -438,11 +445,27 @@ def _of_numbers(call: Filling, length: int) -> Convention:
 def _images(patient: Patient, calls: list[Filling], widths: list[int]) -> Iterator[Convention]:
     """Yield calls with images."""
     grids = grids_to_try(patient)
-    for layout in IMAGES:
+    for layout in STILLS:
         for width in dict.fromkeys([*grids.channels, *widths]):
             lengths = sorted(grids.lengths, key=lambda length: length == width)  # alike, they would be mistaken
             for length, call in itertools.product(lengths, calls):
                 yield _opening(call, "embeddings", width, length, layout)
+
+
+def _films(module: nn.Module, patient: Patient, calls: list[Filling], widths: list[int]) -> Iterator[Convention]:
+    """Yield calls with films: of as many frames as something of the patient is, then of usual ones."""
+    apart = _FIVE_AXES.search(source_of_forward(module))
+    second = "" if apart is None else (apart["second"] or apart["axis"]).strip("_")
+    convolves = any(isinstance(part, nn.Conv3d) for part in module.modules())
+    if apart is None and not convolves:
+        return
+    first = bool(_CHANNELS.fullmatch(second)) if second else convolves
+    grids = grids_to_try(patient)
+    sizes = {size for one in module.parameters() for size in one.shape}
+    for frames in sorted(FRAMES, key=lambda one: one not in sizes):
+        layout = f"film of {frames} frames{', channels first' if first else ''}"
+        for width, area, call in itertools.product(dict.fromkeys([*grids.channels, *widths]), grids.lengths, calls):
+            yield _opening(call, "embeddings", width, frames * area, layout)
 
 
 def _opening(call: Filling, takes: Any, size: int, length: int, layout: str) -> Convention:

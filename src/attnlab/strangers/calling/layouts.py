@@ -9,6 +9,8 @@ from typing import final
 
 from torch import Tensor
 
+from attnlab.core.errors import ModuleError
+
 
 @final
 @dataclass(frozen=True)
@@ -34,6 +36,23 @@ def _grid(x: Tensor) -> Tensor:
     return x.unflatten(1, (height, -1))  # (batch, height, width, d_model)
 
 
+def _film(frames: int, channels: int) -> AxisOrder:
+    """Frames one after the other, the channels at one of two axes."""
+
+    def laid_out(x: Tensor) -> Tensor:
+        if x.size(1) % frames:
+            text = f"{x.size(1)} positions are no {frames} frames of one size"
+            raise ModuleError(text) from ValueError(text)
+        of_each = _grid(x.unflatten(1, (frames, -1)).flatten(0, 1)).unflatten(0, (-1, frames))
+        return of_each.movedim(-1, channels).contiguous()
+
+    axes = "(batch, frames, d_model, height, width)" if channels == 2 else "(batch, d_model, frames, height, width)"
+    return AxisOrder(axes, laid_out, lambda x: x.movedim(channels, -1).flatten(1, 3), dims=5)
+
+
+FRAMES = (6, 8, 16, 4, 10, 12, 32)
+"""How long a film may be, in frames: first unlike batches and numbers of heads, and divided by 2 and 3."""
+
 HEADS = 4
 """Heads that an input is split into, where its width allows."""
 
@@ -56,11 +75,19 @@ LAYOUTS: dict[str, AxisOrder] = {
         dims=4,
     ),
     "image, channels last": AxisOrder("(batch, height, width, d_model)", _grid, lambda x: x.flatten(1, 2), 4),
+    **{f"film of {frames} frames": _film(frames, 2) for frames in FRAMES},
+    **{f"film of {frames} frames, channels first": _film(frames, 1) for frames in FRAMES},
 }
 """From the usual layouts to the rarest."""
 
 SPLIT = ("heads, then length", "length, then heads")
 """Layouts of inputs that are split into heads already."""
 
-IMAGES = ("image", "image, channels last")
+STILLS = ("image", "image, channels last")
+"""Layouts of one image."""
+
+FILMS = tuple(layout for layout in LAYOUTS if layout.startswith("film"))
+"""Layouts of as many images as their name says."""
+
+IMAGES = (*STILLS, *FILMS)
 """Layouts whose length is a grid, and which hold no tokens."""

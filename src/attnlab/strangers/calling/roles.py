@@ -366,7 +366,7 @@ def calls_for(parameters: Sequence[Parameter], d_head: int | None, vocab_size: i
 def with_a_vector(call: Filling, width: int) -> Iterator[Filling]:
     """Yield a call with each of its sequences in turn as one vector per sample, as a decoder's state asks a text."""
     sequences = [one for one in call.arguments if one.source in _SEQUENCES]
-    of_one = itertools.product(("vector", "sequence of one"), sequences if len(sequences) > 1 else ())
+    of_one = itertools.product(("vector", "sequence of one", "state"), sequences if len(sequences) > 1 else ())
     for source, vector in of_one:
         others = (replace(one, source="x") if one in sequences and not one.value else one for one in call.arguments)
         own = replace(vector, source=source, value=vector.value or width)

@@ -31,6 +31,7 @@ ONE_MORE = "x and one more"
 NO_OPTIONS = "no options"
 HANDED_ON = "handed on"
 """What a larger module gave, with the input in it."""
+_APART, _PERIOD = 1021, 65521  # primes: how far rows of pairs lie apart, and after how many numbers they come again
 _STEP = 2.399963  # golden angle in radians: its multiples modulo 2 pi are spread evenly, so sines of them look random
 
 
@@ -172,11 +173,13 @@ def _offset_vectors(at: Situation, width: int | None) -> Tensor:
 
 
 def _vectors_of_pairs(at: Situation, width: int | None) -> Tensor:
-    """A vector for every pair of places, (batch, length, length, d_model)."""
+    """A vector for every pair of places, (batch, length, length, d_model); the batch is third where length is first."""
     width = width or at.x.size(-1)
-    phases = torch.arange(at.length**2 * width, device=at.x.device, dtype=torch.float64) ** 2 * _STEP
-    pairs = (phases.sin() * 2**0.5).to(at.dtype).view(1, at.length, at.length, width)
-    return pairs.expand(at.x.size(0), -1, -1, -1)
+    places = torch.arange(at.length, device=at.x.device)
+    pairs = (places[:, None] * _APART + places)[..., None] * width + torch.arange(width, device=at.x.device)
+    phases = (pairs % _PERIOD).double() ** 2 * _STEP  # the same for a pair at every length
+    pairs = (phases.sin() * 2**0.5).to(at.dtype).expand(at.x.size(0), -1, -1, -1)
+    return pairs.movedim(0, 2) if at.layout == "sequence-first" else pairs
 
 
 def _kinds_of_pairs(at: Situation) -> Tensor:

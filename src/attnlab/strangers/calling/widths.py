@@ -26,6 +26,7 @@ MISFITS = tuple(
 """What torch says of an input that is not as wide as a linear map, a norm or a convolution wants it."""
 LENGTH = 11  # prime, and unlike the usual batch, widths and numbers of heads
 _MOST_WIDTHS = 6  # tried; more take longer than a person waits for a refusal
+_MOST_LATER = 1024  # of a part behind the first: a wider one may read many positions laid end to end
 _MOST_LENGTHS = 5  # tried at each width
 _OF_WINDOWS = (12, 16)  # for what wants a multiple of the size of a window
 _SHORT = (7, 5)  # for what takes no more than a few positions
@@ -76,7 +77,9 @@ def _holders(patient: Patient) -> list[Mapping[str, Any]]:
 def widths_to_try(module: nn.Module, patient: Patient) -> list[int]:
     """Widths the input may have, the most plausible first."""
     said = [*_sizes("d_model", patient, without=_SAYS_OUT), *_sizes("d_model", patient)]
-    found = dict.fromkeys([*said[:2], *_widths_of_parts(module), *said[2:]] or [D_MODEL])
+    first, *others = [*_widths_of_parts(module), 0]
+    parts = [width for width in (first, *others) if width == first or width <= _MOST_LATER]
+    found = dict.fromkeys([*said[:2], *filter(None, parts), *said[2:]] or [D_MODEL])
     return [*list(found)[:_MOST_WIDTHS], *([] if 1 in found else [1])]
 
 
@@ -124,7 +127,7 @@ class Grids:
 
 def grids_to_try(patient: Patient) -> Grids:
     """Images the input may be: of the size and the channels a constructor or a convolution names."""
-    convolutions = [part.in_channels for part in patient.module.modules() if isinstance(part, nn.Conv2d)]
+    convolutions = [part.in_channels for part in patient.module.modules() if isinstance(part, nn.Conv2d | nn.Conv3d)]
     sides = dict.fromkeys([*_sides(patient), *_SIDES])
     usual = [side**2 for side in sides if side <= _WIDEST][:_MOST_SIDES]
     return Grids(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import itertools
+import linecache
 import re
 import sys
 import traceback
@@ -36,7 +38,7 @@ from attnlab.core.constructors import (
 from attnlab.core.errors import AttnlabError, SpecError
 from attnlab.core.own_files import constants_of_script, is_own
 from attnlab.strangers.loading.callers import callers_of, literal_calls, watched
-from attnlab.strangers.loading.mentions import handed_on_as, setting_of, words_compared_with
+from attnlab.strangers.loading.mentions import handed_on_as, handed_to, setting_of, tables_asked, words_compared_with
 from attnlab.strangers.loading.sizes import (
     D_HEAD,
     D_MODEL,
@@ -44,6 +46,7 @@ from attnlab.strangers.loading.sizes import (
     OF_SIDES,
     PAIRED,
     SMALL,
+    colors_of,
     is_module,
     may_be_none,
     offered_for,
@@ -52,7 +55,7 @@ from attnlab.strangers.loading.sizes import (
     usual,
 )
 from attnlab.strangers.loading.starts import initialize, start_as_library_does, uninitialized
-from attnlab.strangers.loading.values import settings_of
+from attnlab.strangers.loading.values import TableOfWords, settings_of
 from attnlab.strangers.said.source import source_of
 from attnlab.strangers.texts import file_of, text_of
 
@@ -127,6 +130,7 @@ class Maker:
         self.supposed = ""  # what was taken for what nothing tells, in words
         self.guesses_parts = False  # whether a module that nothing names was put in
         self._any_config = False
+        self._inside: dict[str, int] = {}  # smaller sizes of a config that takes none
         self._sides: set[tuple[str, str]] = set()  # classes and attributes of theirs that only a larger module sets
         self.caller = caller
 
@@ -171,7 +175,7 @@ class Maker:
             if glossary_word(word) in ("d_head", "d_v"):
                 return {} if word in self.given else {word: D_HEAD}
             size = self._meant(word)
-            size = ITSELF if setting_of(word, self._text) == "object" else size
+            size = ITSELF if setting_of(word, self._text) == "object" or self._is_config_of_a_part(word) else size
             self.asks |= size is None
             return {} if word in self.given else {word: size}
         if not isinstance(cause, TypeError | AssertionError | ValueError | KeyError):
@@ -187,15 +191,31 @@ class Maker:
             none = [name for name, one in self.wanted.items() if one.default is None and name not in self.given]
             sizes = {name: SMALL[glossary_word(name)] for name in none if glossary_word(name) in SMALL}
             return sizes or self._refused(cause, none)
+        return self._structured()
+
+    def _structured(self) -> dict[str, Any]:
+        """Whole numbers that are taken apart, as what may be meant: a table of words, or a height and a width."""
         sizes = {name: value for name, value in self.arguments.items() if type(value) is int}
+        words = {name: TableOfWords(sizes[name]) for name in sizes if glossary_word(name) == "vocab_size"}
         listed = [name for name in sizes if setting_of(name, self._text) == "list"]
         listed = listed or [name for name in sizes if PAIRED & set(pieces_of(name))]
-        return {name: (sizes[name], sizes[name]) for name in listed}
+        return words or {name: (sizes[name], sizes[name]) for name in listed}
+
+    def _is_config_of_a_part(self, word: str) -> bool:
+        """Whether a setting is handed to a class of the file that reads settings from it."""
+        namespace = vars(sys.modules.get(self.factory.__module__, self))
+        for callee, place in handed_to(word, self._text):
+            kind: Any = namespace.get(callee)
+            names = [*signature_of(kind)] if is_module(kind) else []
+            name = place if isinstance(place, str) else next(iter(names[place:]), "")
+            if name in names and setting_of(name, source_of(kind)) == "object":
+                return True
+        return False
 
     def _refused(self, cause: BaseException, none: Sequence[str]) -> dict[str, Any]:
-        """What the statement that raised names of the arguments that were left at None."""
-        raised = traceback.extract_tb(cause.__traceback__)[-1:]
-        named_there = {word for frame in raised for word in re.findall(r"\w+", frame.line or "")} & {*none}
+        """What the statements that led to an error name of the arguments that were left at None."""
+        raised = [one for one in traceback.extract_tb(cause.__traceback__) if one.filename == file_of(self.factory)]
+        named_there = {word for frame in raised for word in re.findall(r"\w+", _statement(frame))} & {*none}
         guessed = {name: self._meant(name) for name in named_there}
         self.asks |= None in guessed.values()
         return {name: value for name, value in guessed.items() if value is not None}
@@ -205,8 +225,16 @@ class Maker:
         if word in self._settings:
             return self._settings[word]
         source = source_of(self.factory)
+        if (key := self._key_of_a_table(word)) is not None:
+            return key
         compared = (words_compared_with(name, self._text) for name in handed_on_as(word, source))
         return next(itertools.chain(words_compared_with(word, source), *compared), None)
+
+    def _key_of_a_table(self, word: str) -> Any:
+        """The first key of the table in which the class looks a setting up, None where there is none."""
+        namespace = vars(sys.modules.get(self.factory.__module__, self))
+        tables = (namespace.get(name) for name in tables_asked(word, self._text))
+        return next((key for table in tables if isinstance(table, Mapping) for key in table), None)
 
     def _meant(self, word: str) -> Any:
         """The same, or what its name or its use tells."""
@@ -298,6 +326,9 @@ class Maker:
             if kind in (list, tuple) and name in filled and name not in given and type(filled[name]) is int:
                 side = min(filled[name], round(_PLACES_OF_GRID ** (1 / axes))) if kind is tuple else filled[name]
                 filled[name] = kind([side] * axes)
+        if self._inside and self._config in filled:
+            filled[self._config] = copy.copy(filled[self._config])
+            vars(filled[self._config]).update(self._inside)
         for value in filled.values():
             if hasattr(value, _HOW_TO_ATTEND):
                 setattr(value, _HOW_TO_ATTEND, "eager")
@@ -487,17 +518,28 @@ class Maker:
 
     def _made_smaller(self, sizes: Mapping[str, Any]) -> nn.Module | None:
         """An instance with those of some sizes that the constructor has and nobody gave, None where it takes none."""
-        before = self.given
-        small = {name: value for name, value in sizes.items() if name in self.wanted and name not in self._fixed}
+        before, inside = self.given, self._inside
+        fixed = {*self._fixed, *colors_of(self.wanted)}
+        small = {name: value for name, value in sizes.items() if name in self.wanted and name not in fixed}
+        held = {name: sizes[glossary_word(name)] for name in self._held if glossary_word(name) in sizes}
         try:
-            self.given = before | small
-            module = self.build({}) if small else None
+            self.given, self._inside = before | small, inside | held
+            module = self.build({}) if small or held else None
         except AttnlabError:
-            self.given = before
+            self.given, self._inside = before, inside
             return None
         made = {name: value for name, value in small.items() if value != before.get(name, self.wanted[name].default)}
-        self.notes += tuple(f"{name} made {value}, to be quick" for name, value in made.items())
+        self.notes += tuple(f"{name} made {value}, to be quick" for name, value in {**made, **held}.items())
         return module
+
+    @property
+    def _held(self) -> list[str]:
+        """The sizes that a config of the person's own class sets by itself."""
+        config = self.arguments.get(self._config or "")
+        kind = config_class_of(self.factory, self._config) if self._config and self._config not in self.given else None
+        if kind is None or type(config) is not kind or not hasattr(config, "__dict__"):
+            return []
+        return [name for name, value in vars(config).items() if type(value) is int and name not in signature_of(kind)]
 
 
 def ways_to_build(
@@ -569,6 +611,12 @@ def _makers(
 
 def _in_short(value: Any) -> str:
     return repr(value) if isinstance(value, int | float | str | tuple | list) else type(value).__name__
+
+
+def _statement(frame: traceback.FrameSummary) -> str:
+    """All lines of what a frame was computing."""
+    first = frame.lineno or 0
+    return "".join(linecache.getline(frame.filename, line) for line in range(first, (frame.end_lineno or first) + 1))
 
 
 def _first_cause(error: BaseException) -> BaseException:

@@ -10,6 +10,7 @@ import itertools
 import sys
 import textwrap
 from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -82,11 +83,27 @@ def words_compared_with(name: str, source: str) -> Iterator[str]:
             yield from (each.value for each in meant if isinstance(each, ast.Constant) and type(each.value) is str)
 
 
+def tables_asked(name: str, source: str) -> Iterator[str]:
+    """Yield the names of what code looks a setting up in, as ``NORMS[kind]`` and ``NORMS[config.kind]`` do."""
+    with contextlib.suppress(SyntaxError):
+        asked = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Subscript))
+        yield from (one.value.id for one in asked if isinstance(one.value, ast.Name) and _is_named(one.slice, name))
+
+
 def handed_on_as(name: str, source: str) -> Iterator[str]:
     """Yield the words under which code hands a setting on, as ``Part(kind=part_kind)`` does."""
     with contextlib.suppress(SyntaxError):
         calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
         yield from (one.arg for call in calls for one in call.keywords if one.arg and _is_named(one.value, name))
+
+
+def handed_to(name: str, source: str) -> Iterator[tuple[str, int | str]]:
+    """Yield what code hands a setting to, and at which place or under which word: ``Part(width, config["part"])``."""
+    with contextlib.suppress(SyntaxError):
+        calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
+        for call in (one for one in calls if isinstance(one.func, ast.Name)):
+            places = [*enumerate(call.args), *((one.arg or "", one.value) for one in call.keywords)]
+            yield from ((ast.unparse(call.func), place) for place, value in places if _is_named(value, name))
 
 
 def setting_of(name: str, source: str) -> Setting:
@@ -163,7 +180,28 @@ def _own_use(owner: nn.Module, name: str) -> Use:
     order: tuple[Use, ...] = ("under a condition", "always", "under a setting")
     first = next((use for use in order if use in inside), None)
     others = (each for place, same in methods.items() if place != "__init__" for each in same)
-    return first or ("elsewhere" if any(True for each in others for _ in _walk(each.body, name)) else "never")
+    elsewhere = any(True for each in others for _ in _walk(each.body, name)) or name in _read_of_others(type(owner))
+    return first or ("elsewhere" if elsewhere else "never")
+
+
+@functools.lru_cache(maxsize=16)
+def _read_of_others(owner: type) -> frozenset[str]:
+    """The attributes that classes of its file which name a class read of anything but themselves: of a part of theirs.
+
+    What a tensor or `torch.nn.functional` has under that name is none.
+    """
+    try:
+        tree = ast.parse(Path(str(getattr(_home(owner), "__file__", None))).read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError):
+        return frozenset()
+    classes = [
+        list(ast.walk(node)) for node in tree.body if isinstance(node, ast.ClassDef) and node.name != owner.__name__
+    ]
+    callers = [nodes for nodes in classes if any(getattr(node, "id", None) == owner.__name__ for node in nodes)]
+    read = (node for nodes in callers for node in nodes if isinstance(node, ast.Attribute) and not _is_own(node))
+    return frozenset(
+        node.attr for node in read if not (hasattr(torch.Tensor, node.attr) or hasattr(nn.functional, node.attr))
+    )
 
 
 @functools.cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, get_args, get_origin
 
 import torch
@@ -41,7 +41,7 @@ _BY_PIECE: tuple[tuple[str, Any], ...] = (
     ("stride strides dilation", 1),
     ("kernel kernels ks", 3),
     ("window windows local len length horizon", 4),
-    ("patch patches", 4),
+    ("patch patches tube tubelet tublet", 4),
     ("image img im resolution fmap", 16),
     ("experts expert", 4),
     ("topk top", 2),
@@ -89,7 +89,7 @@ def supposed(name: str, source: str) -> tuple[Any, ...]:
 OF_SIDES = frozenset(["image", "img", "im", "resolution", "fmap"])
 """Pieces of names that say how wide an image is."""
 
-_OF_IMAGES = frozenset(["patch", "patches", "image", "img", "im"])
+_OF_IMAGES = frozenset(["patch", "patches", "image", "img", "im", "tube", "tubelet", "tublet"])
 _COLORS = frozenset(["channels", "channel", "chans", "chan"])
 """Pieces of sizes that are colors where there is an image."""
 
@@ -145,18 +145,21 @@ def offered_for(factory: Callable[..., Any], given: Mapping[str, Any]) -> dict[s
     offered |= {"d_model": d_model} if d_model is not None else {}
     n_heads = n_heads if n_heads is not None else offered["n_heads"]
     offered["n_kv_heads"] = 2 if n_heads % 2 == 0 else 1
-    if any(_OF_IMAGES & set(pieces_of(name)) for name in wanted):
-        colors = [name for name, one in wanted.items() if is_required(one) and _COLORS & set(pieces_of(name))]
-        offered |= dict.fromkeys(colors, 3)
+    offered |= dict.fromkeys((name for name in colors_of(wanted) if is_required(wanted[name])), 3)
     open_names = [name for name, one in wanted.items() if is_required(one) and glossary_word(name) not in offered]
     others = {name: usual(name, hints.get(name)) for name in open_names if not is_module(hints.get(name))}
     return offered | {name: value for name, value in others.items() if value is not None}
 
 
+def colors_of(wanted: Iterable[str]) -> list[str]:
+    """The arguments that are numbers of colors: channels where there is an image."""
+    names = list(wanted)
+    of_images = any(_OF_IMAGES & set(pieces_of(name)) for name in names)
+    return [name for name in names if of_images and _COLORS & set(pieces_of(name))]
+
+
 def _value(word: str, wanted: Mapping[str, inspect.Parameter], given: Mapping[str, Any]) -> int | None:
     """A size that is given or has a default, None where it is to be chosen."""
-    names = named(word, {**wanted, **given})
-    if any(_OF_IMAGES & set(pieces_of(name)) for name in wanted):
-        names = [name for name in names if not _COLORS & set(pieces_of(name))]
+    names = [name for name in named(word, {**wanted, **given}) if name not in colors_of(wanted)]
     values = [given.get(name, wanted[name].default if name in wanted else None) for name in names]
     return next((value for value in values if isinstance(value, int) and not isinstance(value, bool)), None)

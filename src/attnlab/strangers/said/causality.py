@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -90,6 +91,24 @@ def causal_said(module: nn.Module, text: str, arguments: Mapping[str, Any]) -> C
                 return CausalClaim(causal, by, likely)
     if not asking and (keeps_triangle(module) or _makes_triangle(source_of(type(module)), text)):
         return CausalClaim(True, "its source")
+    goes_on = None if asking else _goes_on(module)
+    return None if goes_on is None else CausalClaim(True, f"its `{goes_on}`, which goes on from what it answers", True)
+
+
+def _goes_on(module: nn.Module) -> str | None:
+    """The method that puts what the class answers behind what it was given, and asks anew.
+
+    Only of a class that is given one sequence: of two it may be the other one that goes on.
+    """
+    given = inspect.signature(type(module).forward).parameters.values()
+    if sum(one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD for one in given) != len(["self", "x"]):
+        return None
+    methods = (node for node in nodes_of(source_of(type(module))) if isinstance(node, ast.FunctionDef))
+    for method in methods:
+        loops = (node for node in ast.walk(method) if isinstance(node, ast.For | ast.While))
+        called = ([ast.unparse(one.func) for one in ast.walk(loop) if isinstance(one, ast.Call)] for loop in loops)
+        if any({"self", "self.forward"} & {*names} and {"torch.cat", "cat"} & {*names} for names in called):
+            return method.name
     return None
 
 
