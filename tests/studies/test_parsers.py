@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from attnlab.cli import FINE, WRONG_USE, call
-from attnlab.core.errors import DataError, RunError
+from attnlab.core.errors import DataError, RunError, SpecError
 from attnlab.studies import load_run, parse, parse_study, run_study, translate
 from attnlab.studies.run.executor import InProcess
 from attnlab.studies.using.trained import unlabelled
@@ -151,6 +151,23 @@ def test_nothing_depends_on_what_else_is_parsed_or_kept(parser):
     assert parse([parser, parser], sentences, words=True) == together
 
 
+def test_chart_parsers_find_trees_together_by_their_mean_scores(folder):
+    one, other, grammar = (
+        load_run(folder[0] / "run" / name / "seed-0") for name in ("chart", "chart-likelihood", "pcfg")
+    )
+    gold = grown(20, 2)
+    sentences = [" ".join(tree.words()) for tree in gold]
+    alone = parse([one], sentences, words=True)
+    assert parse([one, one], sentences, words=True) == alone
+    both = parse([one, other], sentences, words=True)
+    assert both == parse([other, one], sentences, words=True)
+    assert compare_all(gold, list(read_trees(both))).f1 > 80
+    with pytest.raises(SpecError, match="finds trees together with others of its kind and labels alone"):
+        parse([one, grammar], sentences[:1])
+    with pytest.raises(SpecError, match="LatentPcfg finds whole trees and cannot find them together with others"):
+        parse([grammar, one], sentences[:1])
+
+
 def test_what_cannot_be_parsed_is_said(parser, folder):
     with pytest.raises(DataError, match="sentence 2: an empty sentence has no tree"):
         parse([parser], ["a dog", " "])
@@ -211,6 +228,20 @@ def test_the_command_prints_brackets_draws_and_writes_a_picture(parser, folder, 
     assert len(list(read_trees(capsys.readouterr().out.splitlines()))) == 2
 
 
+def test_sentences_that_cannot_be_parsed_are_left_out_where_that_is_asked(parser, capsys, tmp_path):
+    text = tmp_path / "some.txt"
+    text.write_text("the dog sees the cat .\n\n" + "dog " * 90 + "\na f(x\nthe gene sees the mouse .\n")
+    assert call(["parse", str(parser.folder), "--file", str(text), "--words", "--skip"]) == FINE
+    out, err = capsys.readouterr()
+    lines = out.removesuffix("\n").split("\n")
+    assert [bool(line) for line in lines] == [True, False, False, False, True]
+    said = " ".join(err.split())
+    for number, why in ((2, "an empty sentence has no tree"), (3, "has 90 words"), (4, "holds a bracket")):
+        assert f"sentence {number}" in said
+        assert why in said
+    assert said.count("left out: an empty line stands in its place") == 3
+
+
 def test_sentences_without_trees_are_parsed_and_trained_on(folder, capsys, tmp_path):
     run = folder[0] / "run" / "chart" / "seed-0"
     assert call(["parse", str(run), "--unlabelled"]) == FINE
@@ -241,6 +272,8 @@ def test_sentences_without_trees_are_parsed_and_trained_on(folder, capsys, tmp_p
         (["--svg", "x.svg"], "--svg draws the tree of one sentence, given after the run; got 0"),
         (["f(x", "--words"], "the word 'f(x' holds a bracket"),
         ([""], "an empty sentence has no tree"),
+        (["a dog", "--beam", "0"], "beam must be at least 1; got 0"),
+        (["a dog", "--svg", "nowhere/x.svg"], "--svg nowhere/x.svg: there is no folder nowhere"),
     ],
 )
 def test_the_command_says_what_is_wrong(parser, capsys, words, said):

@@ -83,6 +83,12 @@ def test_without_tags_trees_are_judged_with_the_right_ones(files):
     assert tagged_as(tree, gold[0]) == gold[0]
 
 
+def test_what_a_model_writes_has_no_bracket_that_is_all_in_one_like_it(files):
+    codec = task(files).codec
+    (tree,) = read_trees(["(S (NP (NP (NP (DT the) (NN cat)))) (VP (VBZ sees)))"])
+    assert codec.bracketed(codec.vocabulary.encode(tree), tree.words()) == "(S (NP (DT the) (NN cat)) (VP (VBZ sees)))"
+
+
 def test_fewer_trees_may_be_judged_evenly_spread(files):
     asked = []
     task(files, judged_trees=1).judge(lambda sentences: asked.extend(sentences) or ["" for _ in sentences])
@@ -140,6 +146,15 @@ def test_models_may_add_trees_and_people_leave_some_out(files, tmp_path):
     (tmp_path / "silver.mrg").write_text("")
     with pytest.raises(DataError, match="no trees in silver: "):
         task(files, silver=str(tmp_path / "silver.mrg"))
+
+
+def test_labels_and_tags_that_no_model_can_write_are_said(files, tmp_path):
+    (tmp_path / "23.mrg").write_text("\n".join([*HELD_OUT, "(FRAG (INTJ (UH oh)) (INTJ (UH well)))"]))
+    (labels, tags) = [one for one in task(files).alarms() if "so that no model writes them" in one]
+    assert labels.startswith("labels of the validation part that the training part has not")
+    assert labels.endswith("INTJ (2), FRAG (1)")
+    assert tags.endswith("UH (2)")
+    assert not [one for one in task(files, tags=False).alarms() if "tags of" in one]
 
 
 def test_what_was_left_out_and_what_is_shared_is_said(files, tmp_path):

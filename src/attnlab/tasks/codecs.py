@@ -18,6 +18,7 @@ from attnlab.text.tokenizers import PAD_TOKEN, MarkTokens, Tokenizer
 from attnlab.text.trees import read_trees
 from attnlab.text.trees.bracketing import beside
 from attnlab.text.trees.linear import CLOSE, TagDictionary, TreeVocabulary
+from attnlab.text.trees.tree import without_repeats
 from attnlab.text.trees.words import given_words, words_of
 
 
@@ -172,8 +173,8 @@ class TreeCodec:
         return self.tokenizer.encode([" ".join(words) for words in sentences])
 
     def bracketed(self, tokens: Sequence[int], words: Sequence[str]) -> str:
-        """The tree of tokens that were written over some words, in brackets."""
-        return str(self.vocabulary.decode(tokens, words))
+        """The tree of tokens that were written over some words, in brackets; none is all that is in one like it."""
+        return str(without_repeats(self.vocabulary.decode(tokens, words)))
 
     def read(self, bracketed: str) -> tuple[list[str], list[int]]:
         """The words of a tree in brackets, and the tokens that it is written with."""

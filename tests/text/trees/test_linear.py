@@ -10,6 +10,7 @@ from attnlab.core.errors import DataError
 from attnlab.text.trees import Tree, read_trees
 from attnlab.text.trees.drawing import tree_svg
 from attnlab.text.trees.linear import TagDictionary, TreeVocabulary
+from attnlab.text.trees.tree import without_repeats
 
 
 def some(elements):
@@ -29,6 +30,18 @@ def test_a_tree_comes_back_from_its_tokens(tree):
     tokens = vocabulary.encode(tree)
     assert vocabulary.decode(tokens, tree.words()) == tree
     assert list(read_trees([str(tree)])) == [tree]
+
+
+@given(TREES)
+def test_without_repeats_no_bracket_is_all_in_one_like_it_and_nothing_else_changes(tree):
+    found = without_repeats(tree)
+    assert found.words() == tree.words()
+    assert {*found.spans()} == {*tree.spans()}
+    inside = [found]
+    for one in inside:
+        inside += one.children
+        assert [child.label for child in one.children if child.children] != [one.label] or len(one.children) > 1
+    assert without_repeats(found) == found
 
 
 def test_without_tags_all_words_are_written_alike():

@@ -28,6 +28,7 @@ def parse(
     words: bool = False,
     unlabelled: bool = False,
     beam: Whole | None = None,
+    skip: bool = False,
     weights: str = "last",
     draw: bool = False,
     svg: Path | None = None,
@@ -53,6 +54,8 @@ def parse(
     beam : int, optional
         Beginnings that are kept of each tree; 1 takes the likeliest token each time. Unless given, as in the study of
         the run.
+    skip : bool
+        Leave out a sentence that is empty, too long or holds a bracket in a word: an empty line stands in its place.
     weights : str
         ``last``, which the study judged, or ``best`` (those of the best evaluation).
     draw : bool
@@ -67,7 +70,7 @@ def parse(
     int
         0.
     """
-    from attnlab.cli.trained.translate import some_at_a_time
+    from attnlab.cli.trained.translate import some_at_a_time, warnings_said
     from attnlab.studies.using.trained import load_run
     from attnlab.studies.using.trained import parse as trees_of
     from attnlab.studies.using.trained import unlabelled as without_trees
@@ -78,10 +81,13 @@ def parse(
         raise SpecError("give sentences, --file or --unlabelled, not several of them")
     if svg is not None and len(sentences) != 1:
         raise SpecError(f"--svg draws the tree of one sentence, given after the run; got {len(sentences)}")
+    if svg is not None and not svg.absolute().parent.is_dir():
+        raise SpecError(f"--svg {svg}: there is no folder {svg.parent}")
     trained = [load_run(folder, which=weights, device=device) for folder in (run, *also)]
     read = without_trees(trained[0]) if unlabelled else sentences
     for first, some in some_at_a_time(read, file):
-        found = trees_of(trained, some, words=words or unlabelled, beam=beam, first=first)
+        with warnings_said():
+            found = trees_of(trained, some, words=words or unlabelled, beam=beam, first=first, skip=skip)
         print("\n".join(map(_drawn_in_text, found) if draw else found), flush=True)
         if svg is not None:
             svg.write_text(tree_svg(*read_trees(found)), encoding="utf-8")

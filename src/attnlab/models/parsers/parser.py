@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from attnlab.core.errors import SpecError
 from attnlab.models.translator import Source, Target
 
 Losses = Float[Tensor, " batch"]
@@ -45,6 +46,18 @@ class AbstractParser(nn.Module, ABC):
     @abstractmethod
     def trees(self, source: Source, allowed: Allowed) -> list[list[int]]:
         """The tokens of the best tree over each sentence."""
+
+    def trees_with(self, others: Sequence[nn.Module], source: Source, allowed: Allowed) -> list[list[int]]:
+        """The tokens of the tree over each sentence that several models find together.
+
+        Raises
+        ------
+        SpecError
+            If such models cannot.
+        """
+        if others:
+            raise SpecError(f"{type(self).__name__} finds whole trees and cannot find them together with others")
+        return self.trees(source, allowed)
 
 
 @final

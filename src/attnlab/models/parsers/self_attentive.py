@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, final
+from typing import Any, Literal, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from attnlab.core.build import Spec, look_up
+from attnlab.core.errors import SpecError
 from attnlab.core.sizes import check_positive, require_known
 from attnlab.models.parsers.brackets import Brackets, TreeSpan
 from attnlab.models.parsers.chart import best_trees, inside
@@ -139,15 +140,23 @@ class SelfAttentiveParser(AbstractParser):
         gold = self._gold([spans for spans, _ in read], max(counts) + 1).to(source.device)
         return tagging + self._tree_losses(scores, gold, counts)
 
-    @torch.no_grad()
     def trees(self, source: Source, allowed: Allowed) -> list[list[int]]:
         """The tokens of the best tree over each sentence."""
+        return self.trees_with((), source, allowed)
+
+    @torch.no_grad()
+    def trees_with(self, others: Sequence[nn.Module], source: Source, allowed: Allowed) -> list[list[int]]:
+        """The tokens of the tree over each sentence that has the highest mean score of this model and others."""
+        models: list[Any] = [self, *others]
+        if any(type(one) is not type(self) or one.chains != self.chains for one in models):
+            raise SpecError("SelfAttentiveParser finds trees together with others of its kind and labels alone")
         counts = allowed.any(dim=-1).sum(dim=1).tolist()
-        states, scores = self._scores(source, counts)
-        best, labels = scores.max(dim=-1)
+        read = [(one, *one._scores(source, counts)) for one in models]
+        best, labels = torch.stack([scores for _, _, scores in read]).mean(dim=0).max(dim=-1)
         spans, labels = best_trees(best, counts), labels.cpu().numpy()
+        tagged = torch.stack([one.tags(states).log_softmax(dim=-1) for one, states, _ in read]).mean(dim=0)
         words = self.brackets.words
-        masked = self.tags(states).masked_fill(~allowed[..., words.start : words.stop].to(states.device), FORBIDDEN)
+        masked = tagged.masked_fill(~allowed[..., words.start : words.stop].to(tagged.device), FORBIDDEN)
         tags = (masked.argmax(dim=-1) + words.start).tolist()
         found = []
         for row, (some, count) in enumerate(zip(spans, counts, strict=True)):

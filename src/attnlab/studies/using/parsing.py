@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import nn
 
-from attnlab.core.errors import SpecError
 from attnlab.models.decoding.bracketed import BracketedWriter
 from attnlab.models.decoding.generation import EndMarks, beam_search
 from attnlab.models.decoding.writers import Ensemble, device_of, writer_for
@@ -92,9 +91,8 @@ def _search(
             row[place, list(tokens)] = True
     whole = [model for model in models if isinstance(model, AbstractParser)]
     if whole:
-        if len(models) > 1:
-            raise SpecError(f"{type(whole[0]).__name__} finds whole trees and cannot write one together with others")
-        return [tuple(tree) for tree in whole[0].trees(source.to(device_of(whole[0])), allowed)]
+        others = [one for one in models if one is not whole[0]]
+        return [tuple(tree) for tree in whole[0].trees_with(others, source.to(device_of(whole[0])), allowed)]
     opening = torch.zeros(vocabulary.size, dtype=torch.bool)
     opening[vocabulary.opening.start + 1 : vocabulary.opening.stop] = True  # not that of unknown labels
     limits = [min(codec.max_length, TOKENS_A_WORD * count + MORE) for count in counts]
@@ -109,5 +107,7 @@ def _search(
             marks=marks,
             limits=limits,
         )
-        best = beam_search(writer, len(counts), marks, beam=beam or codec.beam, alpha=0.0, max_length=limits)
+        best = beam_search(
+            writer, len(counts), marks, beam=codec.beam if beam is None else beam, alpha=0.0, max_length=limits
+        )
     return [found[0].tokens for found in best]

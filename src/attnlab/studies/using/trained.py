@@ -235,6 +235,7 @@ def parse(
     beam: int | None = None,
     cached: bool = True,
     first: int = 1,
+    skip: bool = False,
 ) -> list[str]:
     """Find the constituents of sentences; several models as one by their mean probabilities.
 
@@ -252,6 +253,8 @@ def parse(
         Whether keys and values are kept; without, the result is the same and takes longer.
     first : int
         Number of the first sentence, in what is said of sentences.
+    skip : bool
+        Whether a sentence that cannot be parsed is left out, with a warning: an empty line stands in its place.
 
     Returns
     -------
@@ -266,21 +269,32 @@ def parse(
         If a sentence is empty, has more words than the model writes, or a word holds a bracket.
     """
     codec: TreeCodec = codec_in_common(trained, TreeCodec.kind, "parser", differs="other words or labels")
-    cut = []
-    for number, sentence in enumerate(sentences, first):
+    cut: list[list[str]] = []
+    wrong: dict[int, str] = {}
+    for number, sentence in enumerate(sentences):
         try:
             cut.append(codec.words_of(sentence, given=words))
         except DataError as error:
-            raise DataError(f"sentence {number}: {error}") from None
-    found = []
-    for number, tree in enumerate(parses([one.model for one in trained], codec, cut, beam=beam, cached=cached)):
-        if tree is None:
-            raise DataError(
-                f"sentence {first + number} has {len(cut[number])} words, too many for a model that reads and writes "
-                f"{codec.max_length} tokens; cut it into sentences"
-            )
-        found.append(tree)
-    return found
+            cut.append([])
+            wrong[number] = f"sentence {first + number}: {error}"
+    _refuse_or_warn(wrong, skip=skip)
+    found = parses([one.model for one in trained], codec, cut, beam=beam, cached=cached)
+    long = {
+        number: f"sentence {first + number} has {len(cut[number])} words, too many for a model that reads and writes "
+        f"{codec.max_length} tokens; cut it into sentences"
+        for number, tree in enumerate(found)
+        if tree is None and number not in wrong
+    }
+    _refuse_or_warn(long, skip=skip)
+    return [tree or "" for tree in found]
+
+
+def _refuse_or_warn(wrong: Mapping[int, str], *, skip: bool) -> None:
+    """Refuse the first of some sentences that cannot be parsed, or say of each that it is left out."""
+    for message in wrong.values():
+        if not skip:
+            raise DataError(message)
+        warnings.warn(f"{message} (left out: an empty line stands in its place)", stacklevel=3)
 
 
 @final

@@ -6,7 +6,7 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -107,7 +107,7 @@ class Parsing:
     Trees are cleaned first: empty elements, function tags and outer brackets are left out. A tree is written as one
     token for each opening bracket with its label, one for each word, and one for each closing bracket. The loss is the
     mean over the tokens of a batch. What is judged is well-formed by construction (`BracketedWriter`); words have tags
-    that they had in the training part.
+    that they had in the training part, and a bracket that is all in one of the same label is left out.
 
     References
     ----------
@@ -312,7 +312,20 @@ class Parsing:
             count = len(self.treebank.parts[part]) - len(kept)
             if count:
                 found.append(f"trees of the {part} part with more than {self.max_length} tokens left out: {count:,}")
+        for part in self.parts:
+            found += self._unknown(part)
         return tuple(found)
+
+    def _unknown(self, part: str) -> Iterator[str]:
+        """What stands in a held-out part and nowhere in the training part, so that no model can write it."""
+        trees, known = self.treebank.parts[part], self.codec.vocabulary
+        labels = Counter(span.label for tree in trees for span in tree.spans())
+        tags = Counter(leaf.label for tree in trees for leaf in tree.leaves() if len(known.tags) > 2)
+        for what, counts, there in (("labels", labels, known.labels), ("tags", tags, known.tags)):
+            new = {name: count for name, count in counts.most_common() if name not in there}
+            if new:
+                names = ", ".join(f"{name} ({count:,})" for name, count in list(new.items())[:SHOWN])
+                yield f"{what} of the {part} part that the training part has not, so that no model writes them: {names}"
 
     def describe(self) -> dict[str, Any]:
         """What identifies the data."""

@@ -135,6 +135,21 @@ def _cleaned(tree: Tree, removed: Counter[str]) -> Tree | None:
 
 
 @functools.cache
+def without_repeats(tree: Tree) -> Tree:
+    """A tree without the brackets that are all that is in one of the same label.
+
+    Examples
+    --------
+    >>> word = Tree("NN", word="dog")
+    >>> print(without_repeats(Tree("NP", (Tree("NP", (Tree("NP", (word,)),)), word))))
+    (NP (NP (NN dog)) (NN dog))
+    """
+    children = tuple(without_repeats(child) for child in tree.children)
+    if len(children) == 1 and children[0].children and children[0].label == tree.label:
+        return children[0]
+    return tree._replace(children=children)
+
+
 def category(label: str) -> str:
     """A label without function tags and numbers: NP of ``NP-SBJ-1``; ``-LRB-`` stays."""
     found = _CATEGORY.match(label)
