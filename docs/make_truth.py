@@ -15,7 +15,7 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,8 @@ should not be wider than it need be either."""
 STUDIES = {1: 5_000, 4: 2_000, 19: 500}
 """Simulated studies of a row, by its number of comparisons, which is what they cost."""
 REPEATS = 100
+MOST_SEEDS, EFFECT = 100, 0.1
+"""Of a study that is begun anew as another one advised, and the smallest effect of interest, in standard deviations."""
 DESIGNS: tuple[int | Seeds, ...] = (3, 5, Seeds(at_least=3, at_most=20))
 RATES, CURVATURE = 5, 2.0
 """A grid of tuning: how many values, and how much is lost one of them away from the best, in standard deviations."""
@@ -146,7 +148,12 @@ def looks_for(seeds: int | Seeds, comparisons: int) -> list[Look]:
 
 
 def study(
-    values: np.ndarray, looks: Sequence[Look], smallest_effect: float = 0.0, tuning: Sequence[Tuned] = ()
+    values: np.ndarray,
+    looks: Sequence[Look],
+    smallest_effect: float = 0.0,
+    tuning: Sequence[Tuned] = (),
+    *,
+    advise: bool = False,
 ) -> tuple[Verdict, ...]:
     """Judge made-up runs: the metric of (variants, seeds), the baseline first, NaN where a run failed."""
     names = [BASELINE, *(f"variant {index}" for index in range(1, len(values)))]
@@ -162,7 +169,7 @@ def study(
         smallest_effect=smallest_effect,
         looks=looks,
         tuned=dict(zip(names, tuning, strict=False)),
-        advise=False,
+        advise=advise,
     )
 
 
@@ -221,17 +228,44 @@ def library_effects() -> list[list[tuple[float, float]]]:
     return [found for found in studies if found]
 
 
-def decided(seeds: int | Seeds, *, studies: int) -> tuple[float, float]:
+def decided(seeds: int | Seeds, *, studies: int, each_tuned: bool = False) -> tuple[float, float]:
     """The share of the library's comparisons that such rules would decide, and the seeds of each, on average."""
     generator, words, looks_taken = np.random.default_rng(0), [], []
     for effects in library_effects():
         looks = looks_for(seeds, len(effects))
         for (effect, smallest), _ in itertools.product(effects, range(studies)):
-            values = np.stack([np.zeros(looks[-1].seeds), effect + generator.standard_normal(looks[-1].seeds)])
-            (one,) = study(values, looks, smallest_effect=smallest)
+            values, tuning = (tuned if each_tuned else paired)(generator, (2, looks[-1].seeds))
+            apart = math.sqrt(2)  # standard deviations of a variant in one of differences
+            values[1] += effect * apart
+            tuning = [*tuning[:1], *(_moved(one, effect * apart) for one in tuning[1:])]
+            (one,) = study(values, looks, smallest * apart, tuning)
             words.append(one.verdict != "undecided")
             looks_taken.append(one.look)
     return float(np.mean(words)), float(np.mean(looks_taken))
+
+
+def paired(generator: np.random.Generator, shape: tuple[int, int]) -> Drawn:
+    """Every variant alike, and nothing tuned."""
+    return normal(generator, shape), []
+
+
+def _moved(one: Tuned, by: float) -> Tuned:
+    """A variant that is worse by so much, tuned alike."""
+    means = {name: None if mean is None else mean + by for name, mean in one.means.items()}
+    return replace(one, means=means, values={seed: value + by for seed, value in one.values.items()})
+
+
+def begun_anew(seeds: int | Seeds, *, studies: int) -> float:
+    """The share of single comparisons of equals with a word, where a study is begun anew as the first one advises."""
+    generator, looks, wrong = np.random.default_rng(0), looks_for(seeds, 1), 0
+    for _ in range(studies):
+        values = normal(generator, (2, MOST_SEEDS))
+        (first,) = study(values[:, : looks[-1].seeds], looks, EFFECT, advise=True)
+        last = first
+        if first.verdict == "undecided" and (first.seeds_needed or 0) > looks[-1].seeds:
+            (last,) = study(values[:, : first.seeds_needed], looks_for(first.seeds_needed or 0, 1), EFFECT)
+        wrong += last.verdict in ("better", "worse")
+    return wrong / studies
 
 
 def aims_met(one: Cell) -> tuple[bool, bool, bool, bool]:
@@ -268,10 +302,19 @@ def table(cells: Sequence[Cell]) -> str:
 
 def library_table() -> str:
     """What the effects that the library's studies found would need, were three quarters of them true."""
-    lines = ["| seeds | comparisons of the library decided | seeds of a variant, on average |", "|---|---|---|"]
+    head = "comparisons of the library decided | seeds of a variant, on average"
+    lines = [f"| seeds | {head} | with all variants tuned: decided | seeds |", "|---|---|---|---|---|"]
     for seeds in DESIGNS:
-        share, taken = decided(seeds, studies=REPEATS)
-        lines.append(f"| {_named(seeds)} | {share:.0%} | {taken:.1f} |")
+        found = [decided(seeds, studies=REPEATS, each_tuned=each) for each in (False, True)]
+        told = " | ".join(f"{share:.0%} | {taken:.1f}" for share, taken in found)
+        lines.append(f"| {_named(seeds)} | {told} |")
+    return "\n".join(lines) + "\n"
+
+
+def anew_table() -> str:
+    """How often a word comes of a study and of one that is begun anew because the first one left it open."""
+    lines = ["| seeds of the first study | a word of the first or of the second |", "|---|---|"]
+    lines += [f"| {_named(seeds)} | {begun_anew(seeds, studies=STUDIES[1]):.1%} |" for seeds in DESIGNS]
     return "\n".join(lines) + "\n"
 
 
@@ -321,7 +364,7 @@ def write(cells: Sequence[Cell]) -> None:
         f"Of {studies} studies of one real variant under two names, {_named(DESIGNS[-1])} seeds each and no run in\n"
         f"two of them, {differing} said *better* or *worse*.\n\n"
     )
-    text = words + table(cells) + "\n" + real + library_table()
+    text = words + table(cells) + "\n" + real + library_table() + "\n" + anew_table()
     PAGE.write_text(page[: page.index(BEGIN) + len(BEGIN)] + text + page[page.index(END) :], "utf-8")
 
 

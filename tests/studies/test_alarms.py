@@ -34,8 +34,8 @@ def plan(tmp_path):
     return planned
 
 
-def found(plan, losses, *, reach=None, tuning=None, metric="val_loss"):
-    """Return the alarms about a variant that ended with such losses, beside one that learned nothing."""
+def found(plan, losses, *, beside=(), reach=None, tuning=None, metric="val_loss"):
+    """Return the alarms about a variant that ended with such losses, beside another one, without results by default."""
     variants = [
         VariantResults(
             name,
@@ -44,9 +44,12 @@ def found(plan, losses, *, reach=None, tuning=None, metric="val_loss"):
             flops_per_token=1.0,
             activation_bytes=1,
             tuning=tuning if name == "one" else None,
-            cells=tuple(CellResults(seed, "done", {metric: loss}, reach=reach) for seed, loss in enumerate(values)),
+            cells=tuple(
+                CellResults(seed, "done", {metric: loss}, reach=reach if name == "one" else None)
+                for seed, loss in enumerate(values)
+            ),
         )
-        for name, values in (("one", losses), ("other", []))
+        for name, values in (("one", losses), ("other", beside))
     ]
     return [alarm for alarm in alarms_of(plan, tuple(variants), RULES) if alarm.check not in ("data", "failed")]
 
@@ -85,6 +88,15 @@ def test_no_variant_sees_more_than_its_window(plan):
     (bigram,) = [alarm.message for alarm in alarms if "bigram" in alarm.message]
     assert "although its outputs depend on 1 input position(s): leak or mixing suspected" in bigram
     assert not found(plan(), [1.0, 1.01, 1.02])
+
+
+def test_a_number_that_is_not_believed_does_not_show_that_anything_was_learned(plan):
+    ahead = CLEAN | {"future": 1}
+    assert [alarm.check for alarm in found(plan(), [1.8, 1.81, 1.82], beside=[2.2, 2.21, 2.22], reach=ahead)] == [
+        "causality",
+        "not learned",
+    ]
+    assert not found(plan(), [1.8, 1.81, 1.82], beside=[2.2, 2.21, 2.22], reach=CLEAN)
 
 
 def test_a_variant_without_results_hides_no_alarm(plan):

@@ -93,7 +93,7 @@ def test_what_is_detected_follows_from_spread_seeds_and_level(tiny):
     [
         (100.0, "and so those of 100 that matter"),
         (0.02, "and mostly not one of 0.02, which is said to matter: about"),
-        (1e-9, "no number of seeds worth naming would show it"),
+        (1e-9, "no number of seeds worth naming would show one so small"),
     ],
 )
 def test_the_plan_says_whether_a_study_can_answer_its_question(tiny, runs, tmp_path, capsys, smallest, says):

@@ -52,3 +52,14 @@ def test_what_misses_its_aim_is_bold(truth):
     assert told[0] == ["5.1%", "1.0%", "95.1%", "0.9% |"]
     assert told[1] == ["**6.0%**", "**6.0%**", "**93.0%**", "**2.0%** |"]
     assert told[2] == ["1.0%", "1.0%", "**98.0%**", "0.0% |"]
+
+
+def test_a_study_that_is_begun_anew_is_a_second_chance_to_err(truth):
+    found = [truth.begun_anew(seeds, studies=500) for seeds in (3, truth.DESIGNS[-1])]
+    assert 0.05 < found[1] < found[0] < 0.1 + FOUR_SIGMA
+
+
+def test_luck_in_tuning_leaves_more_undecided(truth, monkeypatch):
+    monkeypatch.setattr(truth, "library_effects", lambda: [[(effect, 0.2) for effect in (0.6, 0.9, 1.3)]])
+    alone, each = (truth.decided(truth.DESIGNS[-1], studies=15, each_tuned=tuned)[0] for tuned in (False, True))
+    assert each < alone

@@ -189,8 +189,8 @@ def _told_by_earlier(planned: Any, spread: Any) -> str:
     if seen <= wanted:
         return f"{told}, and so those of {wanted:g} that matter"
     needed = spread.seeds_for_smallest_effect(planned)
-    remedy = f"about {needed:,} seeds would show it" if needed else "no number of seeds worth naming would show it"
-    return f"{told}, and mostly not one of {wanted:g}, which is said to matter: {remedy}"
+    remedy = f"about {needed:,} seeds" if needed else "no number of seeds worth naming"
+    return f"{told}, and mostly not one of {wanted:g}, which is said to matter: {remedy} would show one so small"
 
 
 def _costs(planned: Any) -> Table:

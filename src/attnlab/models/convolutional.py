@@ -98,9 +98,10 @@ class ConvStack(nn.Module):
     def _replace(self, at: int, mixer: Spec, offered: Mapping[str, Any]) -> None:
         """Put the mixer in the place of one convolution."""
         if not 0 < at < len(self.layers) - 1:
+            numbered = ", ".join(map(str, range(1, len(self.layers) - 1))) or "none: give n_layers of 3 or more"
             raise SpecError(
-                f"mixer_at must name a layer between the first and the last of {len(self.layers)}, "
-                f"where d_in and d_out do not matter; got {at}"
+                f"mixer_at must name a layer between the first and the last of {len(self.layers)}, counted from 0, "
+                f"where d_in and d_out do not matter ({numbered}); got {at}"
             )
         self.layers[at] = build_mixer(mixer, offered)
 

@@ -18,6 +18,9 @@ from attnlab.core.errors import nearest
 FIRST_LOOKS = (2, 3, 4, 5, 6, 8, 10, 13, 16, 20)
 """Numbers of seeds at which a study looks; beyond them each look has a quarter more than the one before."""
 
+MOST_SEEDS = 200
+"""Seeds at which a study ends at the latest: the levels of more looks would be simulated for minutes."""
+
 PATHS = 400_000
 """Simulated studies without any effect: the error they give is known to within 0.002 of 0.05."""
 
@@ -52,6 +55,8 @@ def checked_seeds(given: Mapping[str, Any]) -> Seeds:
         if not isinstance(value, int) or isinstance(value, bool) or value < 2:
             raise ValueError(f"{name} must be a whole number from 2 on, as one seed shows nothing; got {value!r}")
     seeds = Seeds(**given)
+    if seeds.at_most > MOST_SEEDS:
+        raise ValueError(f"at_most must be at most {MOST_SEEDS}; got {seeds.at_most}")
     if seeds.at_most < seeds.at_least:
         raise ValueError(f"at_most must not be below at_least; got {seeds.at_most} below {seeds.at_least}")
     return seeds

@@ -26,17 +26,22 @@ def alarms_of(plan: Plan, variants: tuple[VariantResults, ...], rules: Mapping[s
     """Yield everything that makes a number of this study doubtful."""
     for message in plan.task.alarms():
         yield Alarm("data", None, message)
+    believed = []
     for variant in variants:
         reached = _reach(plan, variant)
-        yield from _reach_alarms(plan, variant.name, reached)
-        yield from _floor_alarms(plan, variant, reached)
-        yield from _far_alarms(plan, variant)
+        doubts = [
+            *_reach_alarms(plan, variant.name, reached),
+            *_floor_alarms(plan, variant, reached),
+            *_far_alarms(plan, variant),
+        ]
+        yield from doubts
+        believed += [] if doubts else [variant]
         yield from _target_alarms(plan, variant)
         yield from _run_alarms(variant)
         yield from _tuned_by_luck(variant)
         yield from _groups(plan, variant)
     yield from _setting_alarms(plan, variants)
-    yield from _unlearned(plan, variants)
+    yield from _unlearned(plan, believed)
     yield from _spread(plan, variants)
     if "levels" not in rules:
         message = (
@@ -87,13 +92,15 @@ def _reach_alarms(plan: Plan, variant: str, reached: Mapping[str, Any]) -> Itera
 
 
 def _floor_alarms(plan: Plan, variant: VariantResults, reached: Mapping[str, Any]) -> Iterator[Alarm]:
-    """An alarm for every limit and best known result that a variant's mean beats."""
+    """An alarm for every limit and best known result that a variant's mean beats; one result has one, in any unit."""
+    known: set[str] = set()
     for floor in plan.task.floors():
         values = _beside_floors(plan, variant, floor.metric)
-        if not values or not _beats(plan, fmean(values), floor):
+        if not values or floor.name in known or not _beats(plan, fmean(values), floor):
             continue
         got = f"{floor.metric} {fmean(values):.4g} {floor.unit}"
         if floor.kind == "best":
+            known.add(floor.name)
             yield Alarm(
                 "best known",
                 variant.name,
@@ -141,7 +148,7 @@ def _beats(plan: Plan, value: float, floor: Floor) -> bool:
     return metric.improves(value, limit)
 
 
-def _unlearned(plan: Plan, variants: tuple[VariantResults, ...]) -> Iterator[Alarm]:
+def _unlearned(plan: Plan, variants: Sequence[VariantResults]) -> Iterator[Alarm]:
     """An alarm where no variant is better than what needs no context, or one position of it."""
     metric = plan.metric
     values = [of for variant in variants if (of := _beside_floors(plan, variant, metric.name))]
@@ -246,7 +253,7 @@ def _run_alarms(variant: VariantResults) -> Iterator[Alarm]:
         yield Alarm("failed", variant.name, f"seed{'s' * (len(seeds) > 1)} {', '.join(seeds)} failed: {error}")
     failed = list((variant.tuning or {}).get("failed", []))
     if variant.tuning and len(failed) == len(variant.tuning["scores"]):
-        yield Alarm("failed", variant.name, "no tuning run finished, so nothing was tuned; no verdict")
+        yield Alarm("failed", variant.name, "no tuning run finished or reached the target: no verdict")
         return
     if failed:
         message = f"tuning runs failed or missed the target, and were left out: {', '.join(failed)}"

@@ -155,7 +155,7 @@ def sentences(results: StudyResults) -> list[str]:
         _listed(results, "Not to be believed before its alarm is explained", suspect),
         _listed(results, "Worse", groups["worse"]),
         _listed(results, _equivalent_label(results), groups["equivalent"]),
-        _undecided(results, groups["undecided"]) if len(groups["undecided"]) < len(found) else "",
+        "" if first.startswith("Undecided: ") else _undecided(results, groups["undecided"]),
         _not_reached(results),
         _trouble(results),
     ]
