@@ -6,8 +6,14 @@ import importlib.util
 import json
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
+
+from attnlab.core.contracts import Metric
+from attnlab.studies.define.looks import Seeds, levels_of, looks_of
+from attnlab.studies.judge.luck import Tuned
+from attnlab.studies.judge.verdicts import Look, verdicts
 
 ROOT = Path(__file__).resolve().parents[1]
 SPEC = importlib.util.spec_from_file_location("make_results", ROOT / "docs" / "make_results.py")
@@ -68,23 +74,102 @@ def test_a_changed_number_would_be_found():
     assert make_results.filled(changed) == text
 
 
+def test_the_demo_leaves_as_many_comparisons_open_as_the_readme_says():
+    report = json.loads((ROOT / "docs" / "studies" / "shapes" / "report.json").read_text(encoding="utf-8"))
+    contrasts = [(one["variant"], one.get("baseline") or report["rules"]["baseline"]) for one in report["verdicts"]]
+    looks = looks_of(Seeds(at_least=3, at_most=5))
+    assert "attnlab run shapes --seeds 3-5\n" in (ROOT / "Makefile").read_text(encoding="utf-8")
+    runs, tuned = {}, {}
+    for one in report["variants"]:
+        runs[one["name"]] = dict(enumerate(one["metrics"]["test_mse"]["values"]))
+        chosen, scores, tried = (one["tuning"][key] for key in ("chosen", "scores", "runs"))
+        tuned[one["name"]] = Tuned(chosen, scores, tried, dict(enumerate(one["metrics"]["val_mse"]["values"])), "lower")
+    found = verdicts(
+        runs,
+        contrasts,
+        metric=Metric("test_mse", "", "lower"),
+        smallest_effect=report["rules"]["smallest_effect"],
+        looks=tuple(map(Look, looks, levels_of(looks, len(contrasts), 0.05))),
+        tuned=tuned,
+    )
+    left = [(one.variant, one.baseline) for one in found if one.verdict == "undecided"]
+    plain, dilated = "CNN (sees 21 of 100)", "dilated CNN (sees all 100)"
+    assert left == [("CNN + attention", dilated), ("LSTM over positions", plain)]
+    said = "leave two of the four comparisons undecided, attention against the dilated network and the LSTM"
+    assert said in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+
+
 ANSWERS = ROOT / "docs" / "answers.md"
 LABELS = {"In words.", "How sure."}
 VERDICTS = {"better", "worse", "equivalent", "undecided"}
 BOLD = re.compile(r"\*\*(.+?)\*\*", re.DOTALL)
 HELD = re.compile(r"<!-- (verdict|alarm) \| ([\w-]+) \| ([\w-]+) \| (.+?) -->")
+DENIED = re.compile(rf"\b(?:not|never|nor|neither)\s+(?:\w+\s+){{0,3}}(?:{'|'.join(VERDICTS)})|\bno\s+(?:better|worse)")
+COMMON = {"a", "all", "and", "as", "in", "of", "on", "than", "that", "the", "to", "with"}
+SAID_AS = {
+    "no": {"none", "without"},
+    "none": {"without"},
+    "not": {"nothing"},
+    "cnn": {"convolution", "network"},
+    "1": {"one"},
+    "2": {"two"},
+    "4": {"four"},
+    "8": {"eight"},
+}
+"""How a page says a word of a variant's name otherwise."""
 
 
-def claims(page: str) -> list[tuple[str, list[tuple[str, ...]]]]:
-    """Return the bold words of each paragraph and bullet under *In words*, with what they are held against."""
+class Claim(NamedTuple):
+    """Hold one paragraph or bullet under *In words* that says a word in bold, or is held against a report."""
+
+    bold: str
+    held: list[tuple[str, ...]]
+    text: str  # all of it, without what it is held against
+    studies: set[str]  # those that it may be about
+
+
+def anchor(title: str) -> str:
+    return re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+
+
+def studies_of(section: str, part: str, page: str) -> set[str]:
+    """Return the studies of a section, and those that a part of it names by a link."""
+    linked = set(re.findall(r"\(#([\w-]+)\)", part))
+    for other in page.split("\n## "):
+        if other == section or linked & {anchor(title) for title in re.findall(r"^(?:#+ )?(.+)$", other, re.MULTILINE)}:
+            linked.update(re.findall(r"<!-- results: ([\w-]+) -->", other))
+    return linked | set(re.findall(r"\(studies/([\w-]+)/", part))
+
+
+def claims(page: str) -> list[Claim]:
+    """Return every paragraph and bullet under *In words* with a bold word, or with something it is held against."""
     found = []
     for section in page.split("\n## "):
         _, _, words = section.partition("**In words.**")
-        for item in re.split(r"\n\n|\n(?=- )", words):
-            bold = " ".join(run for run in BOLD.findall(item) if run not in LABELS)
-            if bold or HELD.search(item):
-                found.append((bold, HELD.findall(item)))
+        for part in words.split("\n### "):
+            studies = studies_of(section, part, page)
+            for item in re.split(r"\n\n|\n(?=- )", part):
+                bold = " ".join(run for run in BOLD.findall(item) if run not in LABELS)
+                if bold or HELD.search(item):
+                    found.append(Claim(bold, HELD.findall(item), HELD.sub("", item), studies))
     return found
+
+
+def words_of(text: str) -> set[str]:
+    """Return the words and numbers of a text, without the s of a plural."""
+    return {word if len(word) < 4 else word.removesuffix("s") for word in re.findall(r"[a-z_]+|\d+", text.lower())}
+
+
+def unnamed(contrast: str, text: str) -> list[str]:
+    """Return the sides of a contrast of which a text says no word that the other side has not."""
+    sides, said = [words_of(side) for side in contrast.split(" against ")], words_of(text)
+    beginnings = {word[:5] for word in said if len(word) > 3}
+    missing = []
+    for own, other in (sides, sides[::-1]):
+        telling = own - other - COMMON
+        if telling and not any({one, *SAID_AS.get(one, ())} & said or one[:5] in beginnings for one in telling):
+            missing.append(" ".join(sorted(telling)))
+    return missing
 
 
 def reported(kind: str, study: str, word: str, about: str) -> bool:
@@ -102,11 +187,15 @@ def reported(kind: str, study: str, word: str, about: str) -> bool:
 def wrong(page: str) -> list[str]:
     """Return every bold claim that the reports do not carry."""
     found = []
-    for bold, held in claims(page):
-        said = VERDICTS & set(re.findall(r"\w+", bold))
+    for bold, held, text, studies in claims(page):
+        said = VERDICTS & set(re.findall(r"\w+", DENIED.sub("", bold.lower())))
         if said != {word for kind, _, word, _ in held if kind == "verdict"} or not held:
             found.append(f"says {sorted(said)}, held against {held}: {bold}")
         found += [f"not in the report: {one}" for one in held if not reported(*one)]
+        found += [f"a study of elsewhere: {one}" for one in held if one[1] not in studies]
+        for kind, study, _, about in held:
+            missing = unnamed(about, text) if kind == "verdict" else []
+            found += [f"{study}, {about}: says nothing of {one}: {' '.join(text.split())}" for one in missing]
     return found
 
 
@@ -116,16 +205,52 @@ def test_what_the_answers_say_in_bold_is_a_verdict_of_the_report():
     assert not wrong(page)
 
 
+HOLDS = "**Attention is better than a network that sees 21 of 100.**"
+BETTER = "<!-- verdict | shapes | better | CNN + attention against CNN (sees 21 of 100) -->"
+
+
+def shapes(claim: str) -> str:
+    return f"## shapes\n\n<!-- results: shapes -->\n\n**In words.**\n\n- {claim}\n"
+
+
+def test_a_bold_claim_that_a_report_carries_is_none_of_the_wrong_ones():
+    assert not wrong(shapes(f"{HOLDS} {BETTER}"))
+
+
 @pytest.mark.parametrize(
-    "claim",
+    ("claim", "said"),
     [
-        "**Attention is better.**",
-        "**Attention is worse.** <!-- verdict | shapes | worse | CNN + attention against CNN (sees 21 of 100) -->",
-        "**Attention wins.** <!-- verdict | shapes | better | CNN + attention against CNN (sees 21 of 100) -->",
-        "**Better, or worse.** <!-- verdict | shapes | better | CNN + attention against CNN (sees 21 of 100) -->",
-        "**Its samples see each other.** <!-- alarm | shapes | batch | CNN + attention -->",
+        (HOLDS, "held against []"),
+        (f"{HOLDS} {BETTER.replace('better', 'worse')}", "not in the report"),
+        (f"**Attention wins against a network.** {BETTER}", "says []"),
+        (f"**Attention is better than a network, or worse.** {BETTER}", "says ['better', 'worse']"),
+        ("**Its samples see each other.** <!-- alarm | shapes | batch | CNN + attention -->", "not in the report"),
+        (f"**Attention is not better than a network.** {BETTER}", "says []"),
+        (f"**Neither is attention any better than a network.** {BETTER}", "says []"),
+        (f"**A dilated network is better.** {BETTER}", "says nothing of attention"),
+        (f"**Attention is better than an LSTM.** {BETTER}", "says nothing of 100 21 see"),
     ],
-    ids=["held against nothing", "another verdict", "no verdict", "two of them", "no such alarm"],
+    ids=[
+        "bare",
+        "other word",
+        "no word",
+        "two words",
+        "no such alarm",
+        "not",
+        "neither",
+        "other variant",
+        "other baseline",
+    ],
 )
-def test_a_bold_claim_that_no_report_carries_would_be_found(claim):
-    assert wrong(f"## shapes\n\n**In words.**\n\n- {claim}\n")
+def test_a_bold_claim_that_no_report_carries_would_be_found(claim, said):
+    assert any(said in one for one in wrong(shapes(claim)))
+
+
+def test_a_verdict_of_another_section_would_be_found_unless_it_is_linked():
+    page = shapes(f"{HOLDS} {BETTER}")
+    elsewhere = page.replace("<!-- results: shapes -->", "<!-- results: parts-small -->")
+    assert any("a study of elsewhere" in one for one in wrong(elsewhere))
+    linked = elsewhere.replace("network", "[network](studies/shapes/report.md)")
+    assert not wrong(linked)
+    section = elsewhere.replace("network", "[network](#shapes-and-more)")
+    assert not wrong(f"{section}\n## shapes: and more\n\n<!-- results: shapes -->\n")
