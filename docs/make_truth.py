@@ -173,13 +173,18 @@ def study(
     )
 
 
+def runs_drawn(noise: Noise, generator: np.random.Generator, shape: tuple[int, int]) -> Drawn:
+    """The runs of a study, and what tuning tried."""
+    found = noise(generator, shape)
+    return found if isinstance(found, tuple) else (found, ())
+
+
 def cell(noise: str, seeds: int | Seeds, comparisons: int, *, studies: int) -> Cell:
     """Simulate studies of one kind: without a difference, with all at the edge of mattering, and with all worse."""
     generator, looks = np.random.default_rng(comparisons), looks_for(seeds, comparisons)
     wrong = np.zeros(4)
     for _ in range(studies):
-        drawn = NOISES[noise](generator, (comparisons + 1, looks[-1].seeds))
-        values, tuning = drawn if isinstance(drawn, tuple) else (drawn, ())
+        values, tuning = runs_drawn(NOISES[noise], generator, (comparisons + 1, looks[-1].seeds))
         found = study(values, looks, tuning=tuning)
         wrong[0] += any(one.verdict in ("better", "worse") for one in found)
         wrong[2] += any(one.comparison.low is not None and not _holds(one, 0.0) for one in found)
@@ -234,7 +239,7 @@ def decided(seeds: int | Seeds, *, studies: int, each_tuned: bool = False) -> tu
     for effects in library_effects():
         looks = looks_for(seeds, len(effects))
         for (effect, smallest), _ in itertools.product(effects, range(studies)):
-            values, tuning = (tuned if each_tuned else paired)(generator, (2, looks[-1].seeds))
+            values, tuning = runs_drawn(tuned if each_tuned else normal, generator, (2, looks[-1].seeds))
             apart = math.sqrt(2)  # standard deviations of a variant in one of differences
             values[1] += effect * apart
             tuning = [*tuning[:1], *(_moved(one, effect * apart) for one in tuning[1:])]
@@ -242,11 +247,6 @@ def decided(seeds: int | Seeds, *, studies: int, each_tuned: bool = False) -> tu
             words.append(one.verdict != "undecided")
             looks_taken.append(one.look)
     return float(np.mean(words)), float(np.mean(looks_taken))
-
-
-def paired(generator: np.random.Generator, shape: tuple[int, int]) -> Drawn:
-    """Every variant alike, and nothing tuned."""
-    return normal(generator, shape), []
 
 
 def _moved(one: Tuned, by: float) -> Tuned:

@@ -201,8 +201,7 @@ def _pad_token(exam: Examination) -> int | None:
 
 def _by_pad_tokens(exam: Examination, pad: int) -> Iterator[_Change]:
     """What happens when padding tokens are added at the end."""
-    x = exam.inputs()
-    x = torch.where(x == pad, (x + 1) % (exam.convention.vocab_size or 2), x)
+    x = _without(exam, pad)
     short = x.size(1) - FILLED
     plain, filled = exam.run(x[:, :short].contiguous()), x.clone()
     filled[:, short:] = pad
@@ -217,13 +216,19 @@ def _hidden_in_front(exam: Examination, pad: int) -> bool:
 
     So it is in what takes the last position for the answer.
     """
-    x = exam.inputs()
-    x = torch.where(x == pad, (x + 1) % (exam.convention.vocab_size or 2), x)
+    x = _without(exam, pad)
     x[:, :FILLED] = pad
-    usual, of_padding, of_all = (
-        exam.run(x, module=_embedding_otherwise(exam, each)) for each in ([], [pad], range(x.max() + 1))
+    usual = exam.run(x)
+    of_padding, of_all = (
+        deviation(usual, exam.run(x, module=_embedding_otherwise(exam, each))) for each in ([pad], range(x.max() + 1))
     )
-    return deviation(usual, of_all) > 0 and not deviation(usual, of_padding)
+    return of_all > 0 and not of_padding
+
+
+def _without(exam: Examination, pad: int) -> Tensor:
+    """Inputs in which the padding token does not occur."""
+    x = exam.inputs()
+    return torch.where(x == pad, (x + 1) % (exam.convention.vocab_size or 2), x)
 
 
 def _embedding_otherwise(exam: Examination, tokens: Iterable[int]) -> nn.Module:

@@ -377,8 +377,8 @@ def _attempts(
     calls = calls_for(parameters, d_head, size_named("vocab_size", patient))
     inputs = list(_inputs(trial.module, patient, input_of(parameters, patient)))
     scalars = [each for each in inputs[1:] if each == ("embeddings", 1)]  # of what has several heads they run by chance
-    wider = [size for takes, size in inputs if takes == "embeddings" and (takes, size) not in scalars]
     widths = [size for takes, size in inputs if takes == "embeddings"]
+    wider = [width for width in widths if ("embeddings", width) not in scalars]
     images = _images(patient, calls, widths)
     beside = dict.fromkeys([*widths, *(total - one for total in widths for one in widths if total > one)])
     usual, *others = lengths = lengths_to_try(patient)

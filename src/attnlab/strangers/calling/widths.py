@@ -77,9 +77,9 @@ def _holders(patient: Patient) -> list[Mapping[str, Any]]:
 def widths_to_try(module: nn.Module, patient: Patient) -> list[int]:
     """Widths the input may have, the most plausible first."""
     said = [*_sizes("d_model", patient, without=_SAYS_OUT), *_sizes("d_model", patient)]
-    first, *others = [*_widths_of_parts(module), 0]
-    parts = [width for width in (first, *others) if width == first or width <= _MOST_LATER]
-    found = dict.fromkeys([*said[:2], *filter(None, parts), *said[2:]] or [D_MODEL])
+    parts = list(_widths_of_parts(module))
+    parts = [*parts[:1], *(width for width in parts[1:] if width <= _MOST_LATER)]
+    found = dict.fromkeys([*said[:2], *parts, *said[2:]] or [D_MODEL])
     return [*list(found)[:_MOST_WIDTHS], *([] if 1 in found else [1])]
 
 

@@ -46,6 +46,7 @@ from attnlab.strangers.loading.sizes import (
     OF_SIDES,
     PAIRED,
     SMALL,
+    TableOfWords,
     colors_of,
     is_module,
     may_be_none,
@@ -55,7 +56,7 @@ from attnlab.strangers.loading.sizes import (
     usual,
 )
 from attnlab.strangers.loading.starts import initialize, start_as_library_does, uninitialized
-from attnlab.strangers.loading.values import TableOfWords, settings_of
+from attnlab.strangers.loading.values import settings_of
 from attnlab.strangers.said.source import source_of
 from attnlab.strangers.texts import file_of, text_of
 
@@ -203,9 +204,8 @@ class Maker:
 
     def _is_config_of_a_part(self, word: str) -> bool:
         """Whether a setting is handed to a class of the file that reads settings from it."""
-        namespace = vars(sys.modules.get(self.factory.__module__, self))
         for callee, place in handed_to(word, self._text):
-            kind: Any = namespace.get(callee)
+            kind: Any = self._namespace.get(callee)
             names = [*signature_of(kind)] if is_module(kind) else []
             name = place if isinstance(place, str) else next(iter(names[place:]), "")
             if name in names and setting_of(name, source_of(kind)) == "object":
@@ -232,8 +232,7 @@ class Maker:
 
     def _key_of_a_table(self, word: str) -> Any:
         """The first key of the table in which the class looks a setting up, None where there is none."""
-        namespace = vars(sys.modules.get(self.factory.__module__, self))
-        tables = (namespace.get(name) for name in tables_asked(word, self._text))
+        tables = (self._namespace.get(name) for name in tables_asked(word, self._text))
         return next((key for table in tables if isinstance(table, Mapping) for key in table), None)
 
     def _meant(self, word: str) -> Any:
@@ -287,9 +286,8 @@ class Maker:
 
     def _set_names(self, values: Mapping[str, Any]) -> bool:
         """Give names of the file, which nothing else gives a value, what they would have where the file is run."""
-        namespace = vars(sys.modules.get(self.factory.__module__, self))
-        missing = {name: value for name, value in values.items() if name not in namespace}
-        namespace.update(missing)
+        missing = {name: value for name, value in values.items() if name not in self._namespace}
+        self._namespace.update(missing)
         if missing:
             words = ", ".join(f"{name}={value}" for name, value in missing.items())
             self.notes += (f"{words} set for the whole file, which sets them as a script or nowhere",)
@@ -297,9 +295,8 @@ class Maker:
 
     def _settled_in_its_file(self) -> dict[str, Any]:
         """Sizes that stand under the name of a required argument in the file, which its parts may rely on."""
-        names = vars(sys.modules.get(self.factory.__module__, self))
         required = [name for name, one in self.wanted.items() if is_required(one)]
-        return {name: names[name] for name in required if type(names.get(name)) in (int, float)}
+        return {name: self._namespace[name] for name in required if type(self._namespace.get(name)) in (int, float)}
 
     def _order(self, changes: Mapping[str, Any]) -> Order:
         """The constructor with all its arguments."""
@@ -399,7 +396,7 @@ class Maker:
 
     def _class_named(self, name: str) -> type | None:
         """The class of modules of the same file that an argument is named after."""
-        here = vars(sys.modules.get(self.factory.__module__, self)).values()
+        here = self._namespace.values()
         others = (kind for kind in here if is_module(kind) and kind is not self.factory)
         own = (kind for kind in others if kind.__module__ == self.factory.__module__)
         named_so = (kind for kind in own if kind.__name__.lower() == name.replace("_", "").lower())
@@ -411,7 +408,7 @@ class Maker:
 
     def _class_like(self, name: str) -> type | None:
         """The class of modules of the person's files whose name holds that of an argument, or its last word."""
-        here = [kind for kind in vars(sys.modules.get(self.factory.__module__, self)).values() if is_module(kind)]
+        here = [kind for kind in self._namespace.values() if is_module(kind)]
         own = [kind for kind in here if is_own(kind.__module__) and not self._is_made_of(kind, name)]
         own = [kind for kind in own if kind is not self.factory]
         own.sort(key=lambda kind: not kind.__name__.startswith(self.factory.__name__))  # an Encoder has EncoderLayers
@@ -472,6 +469,11 @@ class Maker:
             names = {*self.wanted, *(name for heard in read for name in heard)}
             if read and word not in names and not named(glossary_word(word), names):
                 raise SpecError(f"{self.name} does not read '{word}' from its config")
+
+    @property
+    def _namespace(self) -> dict[str, Any]:
+        """The names of the factory's file."""
+        return vars(sys.modules.get(self.factory.__module__, self))
 
     @functools.cached_property
     def _text(self) -> str:
@@ -535,8 +537,9 @@ class Maker:
     @property
     def _held(self) -> list[str]:
         """The sizes that a config of the person's own class sets by itself."""
-        config = self.arguments.get(self._config or "")
-        kind = config_class_of(self.factory, self._config) if self._config and self._config not in self.given else None
+        name = self._config
+        kind = None if name is None or name in self.given else config_class_of(self.factory, name)
+        config = None if name is None or kind is None else self.arguments.get(name)
         if kind is None or type(config) is not kind or not hasattr(config, "__dict__"):
             return []
         return [name for name, value in vars(config).items() if type(value) is int and name not in signature_of(kind)]

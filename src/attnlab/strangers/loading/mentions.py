@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import functools
 import inspect
 import itertools
@@ -15,6 +14,9 @@ from typing import Literal
 
 import torch
 from torch import nn
+
+from attnlab.core.own_files import tree_of
+from attnlab.strangers.said.source import nodes_of
 
 Use = Literal["never", "always", "under a condition", "under a setting", "elsewhere", "unknown"]
 """A setting is an attribute of the module itself, a condition depends on more."""
@@ -73,11 +75,7 @@ def _shapes(module: nn.Module) -> dict[str, torch.Size]:
 
 def words_compared_with(name: str, source: str) -> Iterator[str]:
     """Yield the words that code compares a setting with, as ``if task == "text"`` or ``kind in ("a", "b")`` do."""
-    try:
-        comparisons = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Compare)]
-    except SyntaxError:
-        return
-    for node in comparisons:
+    for node in (one for one in nodes_of(source) if isinstance(one, ast.Compare)):
         if _is_named(node.left, name) and isinstance(node.ops[0], ast.Eq | ast.In | ast.NotEq | ast.NotIn):
             meant = ast.walk(node.comparators[0])
             yield from (each.value for each in meant if isinstance(each, ast.Constant) and type(each.value) is str)
@@ -85,25 +83,20 @@ def words_compared_with(name: str, source: str) -> Iterator[str]:
 
 def tables_asked(name: str, source: str) -> Iterator[str]:
     """Yield the names of what code looks a setting up in, as ``NORMS[kind]`` and ``NORMS[config.kind]`` do."""
-    with contextlib.suppress(SyntaxError):
-        asked = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Subscript))
-        yield from (one.value.id for one in asked if isinstance(one.value, ast.Name) and _is_named(one.slice, name))
-
-
-def handed_on_as(name: str, source: str) -> Iterator[str]:
-    """Yield the words under which code hands a setting on, as ``Part(kind=part_kind)`` does."""
-    with contextlib.suppress(SyntaxError):
-        calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call))
-        yield from (one.arg for call in calls for one in call.keywords if one.arg and _is_named(one.value, name))
+    asked = (node for node in nodes_of(source) if isinstance(node, ast.Subscript))
+    yield from (one.value.id for one in asked if isinstance(one.value, ast.Name) and _is_named(one.slice, name))
 
 
 def handed_to(name: str, source: str) -> Iterator[tuple[str, int | str]]:
     """Yield what code hands a setting to, and at which place or under which word: ``Part(width, config["part"])``."""
-    with contextlib.suppress(SyntaxError):
-        calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-        for call in (one for one in calls if isinstance(one.func, ast.Name)):
-            places = [*enumerate(call.args), *((one.arg or "", one.value) for one in call.keywords)]
-            yield from ((ast.unparse(call.func), place) for place, value in places if _is_named(value, name))
+    for call in (node for node in nodes_of(source) if isinstance(node, ast.Call)):
+        places = [*enumerate(call.args), *((one.arg, one.value) for one in call.keywords if one.arg)]
+        yield from ((ast.unparse(call.func), place) for place, value in places if _is_named(value, name))
+
+
+def handed_on_as(name: str, source: str) -> Iterator[str]:
+    """Yield the words under which code hands a setting on, as ``Part(kind=part_kind)`` does."""
+    yield from (place for _, place in handed_to(name, source) if isinstance(place, str))
 
 
 def setting_of(name: str, source: str) -> Setting:
@@ -114,12 +107,9 @@ def setting_of(name: str, source: str) -> Setting:
     >>> setting_of("dims", "for dim in dims: pass"), setting_of("level", "range(level - 1)"), setting_of("wide", "")
     ('list', 'count', 'size')
     """
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return "size"
-    above = {child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)}
-    uses = {_setting(node, above) for node in ast.walk(tree) if _is_named(node, name)} - {None}
+    nodes = nodes_of(source)
+    above = {child: node for node in nodes for child in ast.iter_child_nodes(node)}
+    uses = {_setting(node, above) for node in nodes if _is_named(node, name)} - {None}
     if uses == {"switch"}:
         return "switch"
     order: tuple[Setting, ...] = ("tensor", "object", "list", "container", "count")
@@ -179,9 +169,11 @@ def _own_use(owner: nn.Module, name: str) -> Use:
     }
     order: tuple[Use, ...] = ("under a condition", "always", "under a setting")
     first = next((use for use in order if use in inside), None)
+    if first is not None:
+        return first
     others = (each for place, same in methods.items() if place != "__init__" for each in same)
     elsewhere = any(True for each in others for _ in _walk(each.body, name)) or name in _read_of_others(type(owner))
-    return first or ("elsewhere" if elsewhere else "never")
+    return "elsewhere" if elsewhere else "never"
 
 
 @functools.lru_cache(maxsize=16)
@@ -191,8 +183,8 @@ def _read_of_others(owner: type) -> frozenset[str]:
     What a tensor or `torch.nn.functional` has under that name is none.
     """
     try:
-        tree = ast.parse(Path(str(getattr(_home(owner), "__file__", None))).read_text(encoding="utf-8"))
-    except (OSError, ValueError, SyntaxError):
+        tree = tree_of(Path(str(getattr(_home(owner), "__file__", None))).read_bytes())
+    except OSError:
         return frozenset()
     classes = [
         list(ast.walk(node)) for node in tree.body if isinstance(node, ast.ClassDef) and node.name != owner.__name__

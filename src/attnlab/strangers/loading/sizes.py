@@ -6,7 +6,7 @@ import enum
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, final, get_args, get_origin
 
 import torch
 from torch import nn
@@ -84,6 +84,26 @@ def supposed(name: str, source: str) -> tuple[Any, ...]:
         "size": (D_MODEL, N_HEADS, nn.Linear(D_MODEL, D_MODEL)),
     }
     return choices[kind]
+
+
+@final
+class TableOfWords(dict[str, int]):
+    """Stand for a table of words and their numbers: every word has one.
+
+    Parameters
+    ----------
+    size : int
+        How many words there are.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__({f"word {number}": number for number in range(size)})
+
+    def __missing__(self, word: str) -> int:
+        return sum(str(word).encode()) % len(self)
+
+    def __repr__(self) -> str:
+        return f"a table of {len(self)} words"
 
 
 OF_SIDES = frozenset(["image", "img", "im", "resolution", "fmap"])

@@ -230,26 +230,6 @@ class TableOfSettings(dict[str, Any]):
         return self[name]
 
 
-@final
-class TableOfWords(dict[str, int]):
-    """Stand for a table of words and their numbers: every word has one.
-
-    Parameters
-    ----------
-    size : int
-        How many words there are.
-    """
-
-    def __init__(self, size: int) -> None:
-        super().__init__({f"word {number}": number for number in range(size)})
-
-    def __missing__(self, word: str) -> int:
-        return sum(str(word).encode()) % len(self)
-
-    def __repr__(self) -> str:
-        return f"a table of {len(self)} words"
-
-
 def _as_table(value: Any, others: Values) -> Any:
     return TableOfSettings(value, others) if isinstance(value, dict) else value
 

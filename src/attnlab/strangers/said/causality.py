@@ -100,8 +100,9 @@ def _goes_on(module: nn.Module) -> str | None:
 
     Only of a class that is given one sequence: of two it may be the other one that goes on.
     """
-    given = inspect.signature(type(module).forward).parameters.values()
-    if sum(one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD for one in given) != len(["self", "x"]):
+    _, *given = inspect.signature(type(module).forward).parameters.values()  # without itself
+    asked = [one for one in given if one.default is one.empty and one.kind is one.POSITIONAL_OR_KEYWORD]
+    if len(asked) != 1:
         return None
     methods = (node for node in nodes_of(source_of(type(module))) if isinstance(node, ast.FunctionDef))
     for method in methods:

@@ -134,7 +134,6 @@ def _cleaned(tree: Tree, removed: Counter[str]) -> Tree | None:
     return Tree(label, children, tree.word)
 
 
-@functools.cache
 def without_repeats(tree: Tree) -> Tree:
     """A tree without the brackets that are all that is in one of the same label.
 
@@ -150,6 +149,7 @@ def without_repeats(tree: Tree) -> Tree:
     return tree._replace(children=children)
 
 
+@functools.cache
 def category(label: str) -> str:
     """A label without function tags and numbers: NP of ``NP-SBJ-1``; ``-LRB-`` stays."""
     found = _CATEGORY.match(label)
