@@ -39,6 +39,26 @@ def test_costs_are_read_off_the_built_module(tiny):
     assert plain.seconds_per_seed is None
 
 
+def test_epochs_are_steps_of_each_variant_s_own_batch(tiny, capsys):
+    batch, n_train = tiny["task"]["batch"], tiny["task"]["n_train"]
+    tiny["rules"] |= {"budget": {"epochs": 4}}
+    tiny["variants"]["plain"]["task"] = {"batch": 2 * batch}
+    plan = plan_of(tiny)
+    assert [variant.steps for variant in plan.variants] == [
+        round(4 * n_train / batch / (1 + (variant.name == "plain"))) for variant in plan.variants
+    ]
+    for cell in plan.judged_cells({name: {} for name in tiny["variants"]}):
+        assert cell.spec["recipe"]["budget"] == {"steps": plan.variant(cell.variant).steps}
+    assert any("4 epochs are" in note for note in plan.variant("plain").notes)
+
+
+def test_a_task_without_an_end_has_no_epochs(tiny):
+    tiny |= {"task": {"name": "repeated-tokens"}, "model": {"name": "decoder"}, "variants": {"a": {}}, "baseline": "a"}
+    tiny["rules"] |= {"budget": {"epochs": 4}, "metric": "val_loss"}
+    with pytest.raises(SpecError, match="'repeated-tokens' says no steps_per_epoch"):
+        plan_of(tiny)
+
+
 def test_data_is_drawn_per_run_where_the_task_can(tiny, words, tmp_path):
     tiny["rules"] |= {"split": {"seed": "per run"}}
     cells = plan_of(tiny).judged_cells({name: {} for name in tiny["variants"]}, dict.fromkeys(tiny["variants"], 2))

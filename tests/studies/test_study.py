@@ -102,7 +102,11 @@ def test_a_variant_of_another_model_replaces_and_training_is_its_own():
             "rules.seeds: takes at_least and at_most; got 'at_leats'; did you mean",
         ),
         ("{steps: 1e1}", "{steps: -10}", "line 9: rules.budget: steps must be positive; got -10"),
-        ("{steps: 1e1}", "{epochs: 3}", "line 9: rules.budget: must be exactly one of steps, tokens, flops, seconds"),
+        (
+            "{steps: 1e1}",
+            "{hours: 3}",
+            "line 9: rules.budget: must be exactly one of steps, epochs, tokens, flops, seconds",
+        ),
         ("baseline: one", "baseline: oen", "line 4: baseline 'oen' is no variant; did you mean 'one'?"),
         ("  two: {channels: 8}", "  one: {channels: 8}", "line 7: 'one' is written twice; names must differ"),
         ("  two: {channels: 8}", "  One!: {}", "variants 'one' and 'One!' would share the folder 'one'"),

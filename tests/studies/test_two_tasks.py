@@ -104,6 +104,7 @@ def test_losses_and_targets_are_those_of_the_task_a_batch_is_of(both):
         assert both.targets_of(batch) == (batch.targets != IGNORED).sum()
     tokens = (both.first.tokens_per_step, both.second.tokens_per_step)
     assert both.tokens_per_step == round((1 - SHARE) * tokens[0] + SHARE * tokens[1])
+    assert both.steps_per_epoch == both.first.steps_per_epoch / (1 - SHARE)
 
 
 @pytest.mark.parametrize("name", SHARING)

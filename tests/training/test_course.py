@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from tests.training.tiny import recipe
+from tests.training.tiny import TinyTask, recipe
 
 from attnlab.training.keeping.result import RunState
 from attnlab.training.run.course import Course
@@ -13,7 +13,7 @@ from attnlab.training.run.course import Course
 
 def course(steps: int = 29, **fields) -> Course:
     made = recipe(steps, **fields)
-    return Course(made, made.total_steps(7))
+    return Course(made, made.total_steps(TinyTask()))
 
 
 def test_marks_are_evenly_spread_and_end_at_the_end():

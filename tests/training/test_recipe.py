@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tests.training.tiny import TinyTask
 
 from attnlab.core.errors import SpecError
 from attnlab.training.recipe.recipe import Recipe
@@ -36,7 +37,7 @@ def test_compiling_is_nothing_else(value):
 
 @pytest.mark.parametrize("budget", [{}, {"steps": 3, "tokens": 5}])
 def test_budget_is_exactly_one(budget):
-    assert "exactly one of steps, tokens, flops, seconds" in refused(budget=budget)
+    assert "exactly one of steps, epochs, tokens, flops, seconds" in refused(budget=budget)
 
 
 @pytest.mark.parametrize("budget", [{"steps": -3}, {"seconds": 0.0}, {"steps": 2.5}, {"tokens": float("inf")}])
@@ -66,18 +67,30 @@ def test_warmup_in_steps_with_seconds():
     assert "no meaning with a budget in seconds" in refused(budget={"seconds": 3.0}, warmup=10)
 
 
+class FiveTargets(TinyTask):
+    """A task of five targets a step, that is seen once in 3.5 steps."""
+
+    tokens_per_step = 5
+    steps_per_epoch = 3.5
+
+
 def test_steps_of_each_budget():
-    assert Recipe.parse({"budget": {"steps": 7}}).total_steps(5) == 7
-    assert Recipe.parse({"budget": {"tokens": 38}}).total_steps(5) == 7
-    assert Recipe.parse({"budget": {"flops": 1e3}}).total_steps(5, 11.0) == 18
-    assert Recipe.parse({"budget": {"seconds": 2}}).total_steps(5) is None
+    task = FiveTargets()
+    assert Recipe.parse({"budget": {"steps": 7}}).total_steps(task) == 7
+    assert Recipe.parse({"budget": {"epochs": 3}}).total_steps(task) == 10
+    assert Recipe.parse({"budget": {"epochs": 0.1}}).total_steps(task) == 1
+    assert Recipe.parse({"budget": {"tokens": 38}}).total_steps(task) == 7
+    assert Recipe.parse({"budget": {"flops": 1e3}}).total_steps(task, 11.0) == 18
+    assert Recipe.parse({"budget": {"seconds": 2}}).total_steps(task) is None
 
 
 def test_budgets_that_cannot_be_steps():
     with pytest.raises(SpecError, match="needs flops_per_token"):
-        Recipe.parse({"budget": {"flops": 1e3}}).total_steps(5)
+        Recipe.parse({"budget": {"flops": 1e3}}).total_steps(FiveTargets())
     with pytest.raises(SpecError, match="buys no step"):
-        Recipe.parse({"budget": {"tokens": 3}}).total_steps(5)
+        Recipe.parse({"budget": {"tokens": 3}}).total_steps(FiveTargets())
+    with pytest.raises(SpecError, match="'tiny' says no steps_per_epoch"):
+        Recipe.parse({"budget": {"epochs": 1}}).total_steps(TinyTask())
 
 
 def test_warmup_as_fraction():

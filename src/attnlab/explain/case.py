@@ -15,6 +15,7 @@ from attnlab.core.errors import SpecError, nearest
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.reading import find, library, line_of, plain_types, read
 from attnlab.studies.define.study import Study, at_scale, parse_study
+from attnlab.training.recipe.recipe import steps_of_epochs, steps_per_epoch
 from attnlab.training.run.evaluation import TRAIN_ACCURACY
 
 KEYS = ("question", "task", "model", "variants", "training", "saw", "expected", "runs", "reported", "scales")
@@ -294,10 +295,11 @@ class _Reader:
         """A budget in epochs as steps of a task, and in words."""
         if not isinstance(epochs, int | float) or isinstance(epochs, bool) or not 0 < epochs < math.inf:
             raise self._wrong("training", f"training.budget.epochs must be a positive number; got {epochs!r}")
-        per_epoch = getattr(task, "steps_per_epoch", None)
-        if per_epoch is None:
-            raise self._wrong("training", "the task does not say steps_per_epoch; give the budget in steps")
-        steps = max(1, round(epochs * per_epoch))
+        try:
+            per_epoch = steps_per_epoch(task)
+        except SpecError as error:
+            raise self._wrong("training", f"training.budget: {error}") from None
+        steps = steps_of_epochs(epochs, per_epoch)
         return steps, f"{epochs:g} epochs are {steps} steps of this task ({per_epoch:.5g} an epoch)"
 
     def _saw(self, study: Study, task: Any) -> tuple[Numbers, tuple[str, ...]]:

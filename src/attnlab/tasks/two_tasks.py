@@ -58,6 +58,8 @@ class TwoTasks:
         self.first, self.second, self.share = first, second, share
         self.reads_bfloat16 = reads_bfloat16(first) and reads_bfloat16(second)
         self.tokens_per_step = round((1 - share) * first.tokens_per_step + share * second.tokens_per_step)
+        once = getattr(first, "steps_per_epoch", None)
+        self.steps_per_epoch = None if once is None else once / (1 - share)
 
     def __getattr__(self, name: str) -> Any:
         """What is not said here, of the first."""

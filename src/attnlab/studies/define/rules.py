@@ -124,7 +124,7 @@ class Rules(BaseModel):
     @field_validator("budget")
     @classmethod
     def _check_budget(cls, budget: dict[str, int | float]) -> dict[str, int | float]:
-        kinds = ("steps", "tokens", "flops", "seconds")
+        kinds = ("steps", "epochs", "tokens", "flops", "seconds")
         if len(budget) != 1 or next(iter(budget)) not in kinds:
             raise ValueError(f"must be exactly one of {', '.join(kinds)}; got {dict(budget)!r}")
         kind, amount = next(iter(budget.items()))
@@ -191,7 +191,8 @@ class Rules(BaseModel):
         """The settings of one run: those of a variant, with the tuned ones and a budget."""
         ((unit, amount),) = training.get("budget", self.budget).items()
         if LENGTH in tuned:
-            amount = amount * tuned[LENGTH] if unit == "flops" else max(1, round(amount * tuned[LENGTH]))
+            amount = amount * tuned[LENGTH]
+            amount = amount if unit in ("flops", "epochs") else max(1, round(amount))
         settings = {key: value for key, value in tuned.items() if key != LENGTH}
         return {**training, **settings, "budget": {unit: amount}}
 

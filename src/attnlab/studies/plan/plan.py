@@ -38,7 +38,7 @@ from attnlab.studies.plan.estimate import (
 from attnlab.studies.plan.matching import match_width
 from attnlab.tasks.codecs import codec_of
 from attnlab.tasks.two_tasks import TwoTasks
-from attnlab.training.recipe.recipe import Recipe
+from attnlab.training.recipe.recipe import Recipe, steps_of_epochs, steps_per_epoch
 from attnlab.training.recipe.target import SECONDS_TO_TARGET, check_target
 from attnlab.training.run.course import EVALUATIONS
 
@@ -82,6 +82,13 @@ class PlannedVariant:
     notes: tuple[str, ...] = ()  # what matching chose, what could not be counted
     reach: Mapping[str, Any] | None = None
     """Fields of `Reach` before training, of code of a person's own on a task where no output may see ahead."""
+    steps_per_epoch: float | None = None  # of its task, where the budget is in epochs
+
+    def in_steps(self, recipe: dict[str, Any]) -> dict[str, Any]:
+        """The settings of a run with its budget in steps, where it is in epochs."""
+        if self.steps_per_epoch is None:
+            return recipe
+        return recipe | {"budget": {"steps": steps_of_epochs(recipe["budget"]["epochs"], self.steps_per_epoch)}}
 
 
 @final
@@ -203,7 +210,7 @@ class Plan:
         spec = {
             "task": self.study.task_spec(variant.name, seed),
             "model": variant.model,
-            "recipe": self.study.rules.recipe(variant.training, tuned),
+            "recipe": variant.in_steps(self.study.rules.recipe(variant.training, tuned)),
             "flops_per_token": variant.flops_per_token,
             "seed": seed,
             "look_inside": seed == 0,
@@ -367,7 +374,10 @@ def _with_model(study: Study, name: str, model: dict[str, Any], notes: tuple[str
     recipe = _check_recipe(study, training)
     notes = (*notes, *_notes_beside(task), *_objective_notes(recipe, task))
     counted = count(model, task)
-    steps = recipe.total_steps(task.tokens_per_step, counted.flops_per_token)
+    steps, per_epoch = recipe.total_steps(task, counted.flops_per_token), None
+    if recipe.budget.epochs is not None:
+        per_epoch = steps_per_epoch(task)
+        notes = (*notes, f"{recipe.budget.epochs:g} epochs are {steps:,} steps ({per_epoch:.5g} an epoch)")
     return PlannedVariant(
         name=name,
         model=model,
@@ -377,6 +387,7 @@ def _with_model(study: Study, name: str, model: dict[str, Any], notes: tuple[str
         flops_per_token=counted.flops_per_token,
         activation_bytes=counted.activation_bytes,
         notes=(*_task_notes(study, name), *notes, *counted.notes, *_foreign_notes(model, task)),
+        steps_per_epoch=per_epoch,
     )
 
 

@@ -6,6 +6,7 @@ out by `Recipe.total_steps`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, final
 
@@ -13,6 +14,7 @@ import pydantic
 from pydantic import ConfigDict, Field, PositiveFloat, PositiveInt
 
 from attnlab.core.build import Spec, build
+from attnlab.core.contracts import Task
 from attnlab.core.errors import AttnlabError, SpecError, nearest
 from attnlab.training.recipe.objectives import OBJECTIVES, AbstractObjective
 from attnlab.training.recipe.optim import OPTIMIZERS, AbstractOptimizer
@@ -29,6 +31,8 @@ class Budget(pydantic.BaseModel):
     ----------
     steps : int, optional
         Updates of the parameters.
+    epochs : int or float, optional
+        Times that all of the training part is seen, of a task that says how many steps that takes.
     tokens : int or float, optional
         Training positions with a loss.
     flops : int or float, optional
@@ -41,6 +45,7 @@ class Budget(pydantic.BaseModel):
     model_config = STRICT
 
     steps: PositiveInt | None = None
+    epochs: PositiveFloat | None = None
     tokens: PositiveFloat | None = None
     flops: PositiveFloat | None = None
     seconds: PositiveFloat | None = None
@@ -49,7 +54,7 @@ class Budget(pydantic.BaseModel):
     def _exactly_one(self) -> Budget:
         given = [name for name in type(self).model_fields if getattr(self, name) is not None]
         if len(given) != 1:
-            raise ValueError(f"must be exactly one of steps, tokens, flops, seconds; got {given or 'none'}")
+            raise ValueError(f"must be exactly one of {', '.join(type(self).model_fields)}; got {given or 'none'}")
         return self
 
 
@@ -98,7 +103,7 @@ class Recipe(pydantic.BaseModel):
     Parameters
     ----------
     budget : Budget
-        When training ends: one of steps, tokens, flops, seconds.
+        When training ends: one of steps, epochs, tokens, flops, seconds.
     lr : float
         Peak learning rate.
     optimizer : str or mapping
@@ -251,27 +256,50 @@ class Recipe(pydantic.BaseModel):
         """The schedule that the recipe names."""
         return build(self.schedule, SCHEDULES, axis="schedule")
 
-    def total_steps(self, tokens_per_step: int, flops_per_token: float | None = None) -> int | None:
-        """How many steps the budget buys, rounded down; None where it is in seconds.
+    def total_steps(self, task: Task, flops_per_token: float | None = None) -> int | None:
+        """How many steps of a task the budget buys; None where it is in seconds.
 
-        A budget in FLOPs needs what forward and backward cost per position with a loss.
+        Epochs are rounded to the nearest step, and at least one; tokens and FLOPs are rounded down. A budget in FLOPs
+        needs what forward and backward cost per position with a loss.
         """
         budget = self.budget
         if budget.seconds is not None:
             return None
         if budget.steps is not None:
             return budget.steps
+        if budget.epochs is not None:
+            return steps_of_epochs(budget.epochs, steps_per_epoch(task))
         if budget.tokens is not None:
-            return _whole_steps(budget.tokens, tokens_per_step, "tokens")
+            return _whole_steps(budget.tokens, task.tokens_per_step, "tokens")
         if flops_per_token is None or flops_per_token <= 0:
             raise SpecError("a budget in flops needs flops_per_token, the cost of forward and backward per token")
-        return _whole_steps(budget.flops or 0.0, flops_per_token * tokens_per_step, "FLOPs")
+        return _whole_steps(budget.flops or 0.0, flops_per_token * task.tokens_per_step, "FLOPs")
 
     def warmup_fraction(self, total_steps: int | None) -> float:
         """The warm-up as a fraction of the budget, at most 1."""
         if isinstance(self.warmup, float) or total_steps is None:
             return float(self.warmup)
         return min(1.0, self.warmup / total_steps)
+
+
+def steps_of_epochs(epochs: float, per_epoch: float) -> int:
+    """The steps of so many epochs: to the nearest, and at least one."""
+    return max(1, round(epochs * per_epoch))
+
+
+def steps_per_epoch(task: Task) -> float:
+    """The steps in which a task's training part is seen once.
+
+    Raises
+    ------
+    SpecError
+        If the task does not say: its data are made anew for every step, or it is a person's own without the number.
+    """
+    steps = getattr(task, "steps_per_epoch", None)
+    if not isinstance(steps, int | float) or not 0 < steps < math.inf:
+        name = getattr(task, "name", type(task).__name__)
+        raise SpecError(f"a budget in epochs needs to know how long one is, and task '{name}' says no steps_per_epoch")
+    return steps
 
 
 def _whole_steps(amount: float, per_step: float, unit: str) -> int:

@@ -145,8 +145,11 @@ def keeper_for(folder: Path | str | None, spec: Mapping[str, Any]) -> AbstractKe
 
 def default_spec(model: nn.Module, recipe: Recipe, seed: int) -> dict[str, Any]:
     """What identifies a run where the caller does not say."""
+    unsaid: dict[str, Any] = dict.fromkeys(("devices", "sharding", "accumulate"), True)
+    if recipe.budget.epochs is None:  # as folders of earlier versions have it
+        unsaid["budget"] = {"epochs"}
     return {
-        "recipe": recipe.model_dump(mode="json", exclude={"devices", "sharding", "accumulate"}),
+        "recipe": recipe.model_dump(mode="json", exclude=unsaid),
         "seed": seed,
         "model": type(model).__name__,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),

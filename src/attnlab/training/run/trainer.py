@@ -101,7 +101,7 @@ class Trainer:
         if self.objective.samples:
             self.check_attempts()
         self.caller = Caller(model, model, device)
-        self.course = Course(recipe, recipe.total_steps(task.tokens_per_step, flops_per_token))
+        self.course = Course(recipe, recipe.total_steps(task, flops_per_token))
         self.ranks = ranks or Alone()
         self.division = Division(Undivided(model), self.ranks)
         self.own(model)
