@@ -293,7 +293,7 @@ def _refuse_or_warn(wrong: Mapping[int, str], *, skip: bool) -> None:
     """Refuse the first of some sentences that cannot be parsed, or say of each that it is left out."""
     for message in wrong.values():
         if not skip:
-            raise DataError(message)
+            raise DataError(f"{message} (--skip leaves such sentences out)")
         warnings.warn(f"{message} (left out: an empty line stands in its place)", stacklevel=3)
 
 
