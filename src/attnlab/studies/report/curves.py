@@ -115,7 +115,7 @@ def variant_colors(shown: list[str], baseline: str) -> dict[str, str]:
 
 def step_axis(alt: Any, title: str | None, ticks: int = 6) -> Any:
     """The axis of training steps."""
-    axis = alt.Axis(title=title, grid=False, tickCount=ticks, format=",d", labelOverlap=True)
+    axis = alt.Axis(title=title, grid=False, tickCount=ticks, tickMinStep=1, format=",d", labelOverlap=True)
     return alt.X("step:Q", axis=axis, scale=alt.Scale(nice=False))
 
 
