@@ -136,6 +136,11 @@ def test_a_batch_that_does_not_fit_is_an_error() -> None:
         cost(nn.Linear(D_IN + 1, D_OUT), (x(),))
 
 
+def test_what_no_weight_changes_is_an_error() -> None:
+    with pytest.raises(ModuleError, match="cannot be trained: its loss depends on no weight that has a gradient"):
+        cost(nn.Identity(), torch.zeros(2, 3, 5))
+
+
 def test_tokens_can_be_given() -> None:
     layer = nn.Linear(D_IN, D_OUT)
     assert cost(layer, (x(),), tokens=1).flops_per_token == BATCH * LENGTH * cost(layer, (x(),)).flops_per_token

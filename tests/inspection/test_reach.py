@@ -229,3 +229,39 @@ def test_layers_in_a_plain_list_are_measured_in_float64_too() -> None:
 def test_one_input_may_be_given_by_itself():
     model, tokens = Tokens(Convolution(2, 0)), torch.randint(VOCAB, (BATCH, LENGTH))
     assert reach(model, tokens) == reach(model, (tokens,)) == Reach(3, 0, mixes_batch=False)
+
+
+class InFormatsOfItsOwn(nn.Module):
+    """A norm, a recurrence and hardly any causal attention, each of which asks for float32 by itself, as is usual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.cell = nn.Parameter(torch.ones(WIDTH)), nn.GRUCell(WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        long = x.float()
+        x = (long * torch.rsqrt(long.square().mean(-1, keepdim=True) + 1e-6)).type_as(x) * self.scale
+        x = x + torch.stack([self.cell(now, torch.zeros(len(x), WIDTH)) for now in x.unbind(1)], 1)
+        scores = (x @ x.mT).masked_fill(torch.ones(x.shape[1], x.shape[1]).triu(1).bool(), -1e9)
+        return x + 1e-9 * (nn.functional.softmax(scores, dim=-1, dtype=torch.float32) @ x)
+
+
+def test_what_asks_for_float32_by_itself_is_measured_in_float64(tokens):
+    """In float32 a billionth is nothing."""
+    assert reach(Tokens(InFormatsOfItsOwn()), tokens) == Reach(past=LENGTH, future=0, mixes_batch=False)
+
+
+def test_what_fails_in_float64_is_measured_in_float32(tokens):
+    table = torch.eye(WIDTH)
+    model = Tokens(Over(lambda x: causal_attention(x) @ table))
+    assert reach(model, tokens) == Reach(past=LENGTH, future=0, mixes_batch=False)
+    ahead = Tokens(Over(lambda x: (x + 0.1 * x.roll(-1, 1)) @ table))
+    assert reach(ahead, tokens).future >= 1
+
+
+def test_an_influence_that_fades_towards_the_own_position_is_no_delay():
+    """Means of means: the nearer a position, the less of it is left."""
+    mean = torch.ones(40, 40, dtype=torch.float64).tril()
+    fading = Over(lambda x: torch.linalg.matrix_power(mean / mean.sum(1, keepdim=True), 9) @ x)
+    inputs = torch.randn(2, 40, WIDTH, dtype=torch.float64)
+    assert reach(fading, inputs) == Reach(past=40, future=0, mixes_batch=False, delay=0)

@@ -213,7 +213,10 @@ def _count(
         batch = tuple(tensor.to(device) for tensor in inputs)
         counter, recurrence = FlopCounterMode(display=False), FusedRecurrence()
         with _countable_kernels(), counter, recurrence:
-            loss(model(*batch)).backward()
+            found = loss(model(*batch))
+            if not found.requires_grad:
+                raise ModuleError("it cannot be trained: its loss depends on no weight that has a gradient")
+            found.backward()
         with kept_bytes(model) as total:
             loss(model(*batch))
     return Cost(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -13,7 +14,7 @@ from jaxtyping import Bool, Shaped
 from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
-from attnlab.core.exact import MasksAsExact
+from attnlab.core.exact import InFloat64
 from attnlab.inspection.drawing.pieces import drawn, facts
 from attnlab.nn.mended import register_parts
 
@@ -23,8 +24,9 @@ MOST_CALLS = MOST_CUTS // SAMPLES + 32  # of the model, roughly: bisections take
 ENDS = 32  # cuts at either end, one after each position
 TELLING = 3  # cuts that are first made in all sequences at once
 LEAKS = 3  # outputs of which it is asked how far ahead they see
-ROUNDING = 2.0**-44
-"""Of the largest output: what sums of float64 differ by when a module makes them in another order."""
+ROUNDING = {torch.float64: 2.0**-44, torch.float32: 2.0**-15}
+"""Of the largest output: what sums differ by when a module makes them in another order."""
+PLAIN = 2.0**20  # times as much: an influence that has not faded until it is hardly seen
 PROBE_SEED = 0  # the same random numbers in every forward pass, so that only the input differs
 
 
@@ -43,7 +45,8 @@ class Reach:
     mixes_batch : bool
         Whether an output depends on other sequences of the batch.
     delay : int
-        Distance from the output's own position back to the nearest one that matters; 0 where its own does, or none.
+        Distance from the output's own position back to the nearest one that matters; 0 where its own does, or none,
+        or where that one's influence is hardly seen either: then it fades towards the own one.
     """
 
     past: int
@@ -75,7 +78,8 @@ def reach(model: nn.Module, inputs: Tensor | Sequence[Tensor], position: int = -
     model : nn.Module
         Called as ``model(*inputs)``, answers ``(batch, length, ...)``; or, once for a whole sequence,
         ``(batch, 1, ...)`` or ``(batch, features)``: the answer of the last position, which sees nothing ahead of
-        it. It is copied to float64 and evaluation mode; the original is not touched.
+        it. It is copied to float64 (where it fails in that, to float32) and evaluation mode; the original is not
+        touched.
     inputs : Tensor or sequence of Tensor
         One batch. The first tensor, ``(batch, length)`` tokens or ``(batch, length, features)``, is the
         one that gets changed.
@@ -98,9 +102,10 @@ def reach(model: nn.Module, inputs: Tensor | Sequence[Tensor], position: int = -
     is cut in two at every place (of more than 128 positions: at the 32 first and last, and at 64 between), all behind
     the cut is replaced, and no output before it may change: a mask that is off by one shows at one cut alone. Where
     sequences do not see each other, each of 4 is cut at another place in the same forward pass; that makes some 60.
-    Compared are outputs of calls of equal shapes, up to 2^-44 of the largest: a module that gathers positions before it
-    multiplies them (experts that are chosen, sequences that are packed) sums in another order as soon as one goes
-    elsewhere. An influence that has decayed below that, as in a recurrent network over a hundred steps, is not seen.
+    Compared are outputs of calls of equal shapes, up to 2^-44 of the largest (2^-15 in float32): a module that
+    gathers positions before it multiplies them (experts that are chosen, sequences that are packed) sums in another
+    order as soon as one goes elsewhere. An influence that has decayed below that, as in a recurrent network over a
+    hundred steps, is not seen.
     """
     with torch.random.fork_rng(devices=[]):  # leave the caller's random numbers as they are
         probe = _Probe(model, (inputs,) if isinstance(inputs, Tensor) else inputs)
@@ -114,18 +119,18 @@ def reach(model: nn.Module, inputs: Tensor | Sequence[Tensor], position: int = -
 
 @final
 class _Probe:
-    """Run a float64 copy of a model on changed inputs and compare with the unchanged ones."""
+    """Run a copy of a model, in float64 where it can, on changed inputs and compare with the unchanged ones."""
 
     def __init__(self, model: nn.Module, inputs: Sequence[Tensor]) -> None:
-        self.model = register_parts(copy.deepcopy(model)).double().eval()
-        first, *rest = (_in_double(_few(tensor)) for tensor in inputs)
-        self.original: Shaped[Tensor, "batch length *features"] = first
-        self.rest = tuple(rest)
-        self.changed = _changed(first)
-        self.baseline = self._run(first)
+        self.original: Shaped[Tensor, "batch length *features"]
+        try:
+            self._begin(model, inputs, torch.float64)
+        except RuntimeError:  # what it makes by itself stays in another format
+            self._begin(model, inputs, torch.float32)
+        first = self.original
         self.answers = self.baseline.shape[1] if self.baseline.ndim > 1 else 0
         known = self.baseline[self.baseline.isfinite()].abs()
-        self.rounding = ROUNDING * float(known.max()) if len(known) else 0.0
+        self.rounding = ROUNDING[self.dtype] * float(known.max()) if len(known) else 0.0
         batch, length = first.shape[:2]
         if self.baseline.shape[:2] not in {(batch, length), (batch, 1)}:
             raise ModuleError(
@@ -133,13 +138,21 @@ class _Probe:
                 f"reach; got {tuple(self.baseline.shape)}"
             )
 
+    def _begin(self, model: nn.Module, inputs: Sequence[Tensor], dtype: torch.dtype) -> None:
+        """Call a copy of the model in a format on unchanged inputs."""
+        self.dtype, self.model = dtype, register_parts(copy.deepcopy(model)).to(dtype).eval()
+        self.original, *self.rest = (_in_format(_few(tensor), dtype) for tensor in inputs)
+        self.changed = _changed(self.original)
+        self.baseline = self._run(self.original)
+
     def past(self, position: int) -> int:
         """The number of positions from the farthest past one that matters up to this one."""
         return position + 1 - _first_true(lambda j: self._matters(position, range(j + 1)), position + 1)
 
     def delay(self, position: int) -> int:
         """The distance from one position back to the nearest that matters to it; one does."""
-        return _first_true(lambda j: self._matters(position, range(position - j, position + 1)), position + 1)
+        found = _first_true(lambda j: self._matters(position, range(position - j, position + 1)), position + 1)
+        return found if found and self._matters(position, range(position - found, position + 1), PLAIN) else 0
 
     def future(self, *, one_by_one: bool) -> int:
         """The distance to the farthest later position that matters to any of the first outputs that see ahead."""
@@ -182,15 +195,15 @@ class _Probe:
         later = length - 1 - position
         return later - _first_true(lambda j: self._matters(position, range(length - 1 - j, length)), later)
 
-    def _matters(self, position: int, replaced: range) -> bool:
-        """Whether replacing these input positions changes the output at one position."""
-        return bool(self._differs(replaced)[:, min(position, self.answers - 1)].any())
+    def _matters(self, position: int, replaced: range, times: float = 1.0) -> bool:
+        """Whether replacing these input positions changes the output at one position, by so many times rounding."""
+        return bool(self._differs(replaced, times)[:, min(position, self.answers - 1)].any())
 
-    def _differs(self, replaced: range) -> Bool[Tensor, "batch length *features"]:
+    def _differs(self, replaced: range, times: float = 1.0) -> Bool[Tensor, "batch length *features"]:
         """Which outputs change when some input positions are replaced."""
         mixed = self.original.clone()
         mixed[:, replaced.start : replaced.stop] = self.changed[:, replaced.start : replaced.stop]
-        return self._changes(mixed)
+        return self._changes(mixed, times)
 
     def mixes_batch(self) -> bool:
         """Whether changing the first sequence changes others, or the last one does."""
@@ -203,13 +216,13 @@ class _Probe:
         differs[sample] = False
         return bool(differs.any())
 
-    def _changes(self, first: Tensor) -> Bool[Tensor, "batch length *features"]:
-        """Which outputs another input changes by more than rounding."""
-        return ~torch.isclose(self._run(first), self.baseline, rtol=0.0, atol=self.rounding, equal_nan=True)
+    def _changes(self, first: Tensor, times: float = 1.0) -> Bool[Tensor, "batch length *features"]:
+        """Which outputs another input changes by more than so many times rounding."""
+        return ~torch.isclose(self._run(first), self.baseline, rtol=0.0, atol=times * self.rounding, equal_nan=True)
 
     def _run(self, first: Tensor) -> Tensor:
         torch.default_generator.manual_seed(PROBE_SEED)
-        with torch.no_grad(), MasksAsExact():
+        with torch.no_grad(), InFloat64() if self.dtype == torch.float64 else contextlib.nullcontext():
             found: Tensor = self.model(first, *self.rest)
         if found.ndim == 2 and found.shape[1] != first.shape[1]:  # one answer for a sequence
             found = found[:, None]
@@ -222,8 +235,8 @@ def _few(tensor: Shaped[Tensor, "batch ..."]) -> Shaped[Tensor, "few ..."]:
     return torch.cat((few, few)) if len(few) == 1 else few
 
 
-def _in_double(tensor: Tensor) -> Tensor:
-    return tensor.double() if tensor.is_floating_point() else tensor
+def _in_format(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
 
 def _changed(original: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from attnlab.core.exact import MasksAsExact
+from attnlab.core.exact import InFloat64
 
 NORM_CLASSES = (nn.LayerNorm, nn.RMSNorm)
 
@@ -54,7 +54,7 @@ def norms_behind(model: nn.Module, inputs: Sequence[Tensor], own: Sequence[str] 
     for name, part in exact.named_modules():
         if name and not _within_torchs_layer(exact, name):
             part.register_forward_hook(lambda part, given, returned, name=name: note(name, part, given, returned))
-    with torch.no_grad(), MasksAsExact():
+    with torch.no_grad(), InFloat64():
         exact(*(x.double() if x.is_floating_point() else x for x in inputs))
     return list(dict.fromkeys(found))
 

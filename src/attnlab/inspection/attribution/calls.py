@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
-from attnlab.core.exact import MasksAsExact
+from attnlab.core.exact import InFloat64
 from attnlab.inspection.capture import capture
 from attnlab.inspection.watch import Captured
 
@@ -52,7 +52,7 @@ class Call:
         exact = replace(self, module=copy.deepcopy(self.module).double())
 
         def again(x: Tensor) -> Tensor:
-            with MasksAsExact():
+            with InFloat64():
                 return exact.again(x)
 
         return again
