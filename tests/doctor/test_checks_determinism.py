@@ -250,6 +250,11 @@ class KeptState(nn.Module):
         return output
 
 
+class KeptUntilReset(KeptState):
+    def reset_memory(self, state=None):
+        self.state = state
+
+
 class KeptMean(Attention):
     def __init__(self):
         super().__init__()
@@ -297,6 +302,11 @@ def test_a_kept_mask_of_the_same_length_is_found(module, masks):
 def test_a_state_that_is_kept_is_found(module):
     (finding,) = found(module)
     assert finding.severity == "error"
+
+
+def test_a_state_that_can_be_reset_is_meant():
+    finding = only(KeptUntilReset(), "warning", "remembers an earlier call until reset_memory() is called")
+    assert finding.remedy.startswith("call reset_memory() before every batch")
 
 
 def test_the_longest_length_that_was_seen_is_found():

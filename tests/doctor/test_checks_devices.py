@@ -78,6 +78,12 @@ class Plain(Attention):
         return x + self.table[: x.size(1)]
 
 
+class PlainOnAChosenDevice(Plain):
+    def __init__(self, device="cpu"):
+        super().__init__()
+        self.table = self.table.to(device)
+
+
 @dataclass
 class Tables:
     """Holds a tensor that no module sees."""
@@ -285,6 +291,12 @@ def test_what_stays_on_the_cpu_is_an_error(kind):
 def test_plain_attribute_is_named():
     assert "self.table (50, 20)" in findings(Plain())[0].evidence
     assert "self.tables.one (50, 20)" in findings(PlainInAnObject())[0].evidence
+
+
+def test_a_device_that_the_constructor_asks_for_is_a_choice():
+    warning, *_ = findings(PlainOnAChosenDevice())
+    assert warning.severity == "warning"
+    assert "chosen when it was built" in warning.message
 
 
 def test_mask_of_an_earlier_call_is_called_so():

@@ -167,6 +167,14 @@ def test_a_large_model_is_made_narrow_and_shallow_with_few_tokens_and_says_so(tm
     assert len(asked.module.layers) == 5
 
 
+def test_what_is_small_by_default_is_not_made_larger_to_be_quick(tmp_path):
+    text = (
+        "class Mine(nn.Module):\n    def __init__(self, d_model=512, mlp_num=3):\n        super().__init__()\n"
+        "        self.layers = nn.ModuleList(nn.Linear(d_model, d_model) for _ in range(mlp_num))\n"
+    )
+    assert dict(load(f"{file(tmp_path, text)}:Mine").arguments) == {"d_model": 64}
+
+
 def test_a_large_model_that_insists_on_its_width_is_made_shallow_alone(tmp_path):
     text = (
         "class Mine(nn.Module):\n    def __init__(self, d_model=512, num_layers=12):\n"
@@ -214,6 +222,16 @@ def test_sizes_are_guessed_by_the_pieces_of_their_names_and_given_as_pairs_where
         "pad_token": 0,
         "verbose_log": False,
     }
+
+
+def test_what_is_dropped_of_patches_is_a_share_and_layers_are_few(tmp_path):
+    text = (
+        "class Mine(nn.Module):\n    def __init__(self, dim, patch_emb_drop, bert_layers):\n"
+        "        super().__init__()\n        self.drop = nn.Dropout(patch_emb_drop)\n"
+        "        self.layers = nn.ModuleList(nn.Linear(dim, dim) for _ in range(bert_layers))\n"
+    )
+    module = load(f"{file(tmp_path, text)}:Mine").module
+    assert (module.drop.p, len(module.layers)) == (0.1, 2)
 
 
 def test_small_parts_of_a_missing_library_of_vision_transformers_are_replaced_by_equals(tmp_path):

@@ -323,3 +323,11 @@ def test_a_mask_that_forward_drops_under_a_condition_is_left_out(tmp_path):
     drops = "m = None if False else m\n        if self.heads:\n            m = None"
     convention = asked(tmp_path, attention(drops, parameter="m=None"))
     assert convention.masks == ()
+
+
+def test_a_mask_over_what_is_answered_is_no_mask_over_keys(tmp_path):
+    text = attention("pass", parameter="masks=None").replace("nn.Linear(dim, dim)", "nn.Linear(dim, 3)")
+    answered = "y = self.out((w @ v).transpose(1, 2).reshape(b, n, d))"
+    answered += "\n        return y if masks is None else y.masked_fill(masks == 0, -1e9)"
+    convention = asked(tmp_path, text.replace("return self.out((w @ v).transpose(1, 2).reshape(b, n, d))", answered))
+    assert convention.masks == ()

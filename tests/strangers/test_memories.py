@@ -189,6 +189,31 @@ def test_masks_of_an_encoder_and_over_what_it_gives_are_given_together():
     assert errors(check_padding, Translator()) == []
 
 
+class PaddedTranslator(Decoder):
+    """The same of tokens, of which 0 is padding: rows that see nothing else are not numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(53, D)
+
+    def forward(self, src, tgt, src_mask=None):
+        hidden = (src == 0)[:, None] if src_mask is None else src_mask  # True = blocked, (batch, 1, k_len)
+        later = torch.ones(tgt.size(1), tgt.size(1), device=tgt.device).triu(1).bool()
+        x = self.embedding(tgt)
+        scores = (x @ x.mT).masked_fill(later | (tgt == 0)[:, None], float("-inf"))
+        x = x + scores.softmax(-1) @ x
+        scores = (self.q(x) @ self.k(self.embedding(src)).mT).masked_fill(hidden, float("-inf"))
+        return x + scores.softmax(-1) @ self.v(self.embedding(src))
+
+
+def test_what_stands_in_for_the_other_sequence_does_not_begin_with_what_is_usually_padding():
+    view = asked(PaddedTranslator()).over_memory
+    assert view is not None
+    (mask,) = view.masks
+    assert (mask.encoding, mask.obeyed) == ("bool, True = blocked", True)
+    assert errors(check_masked_row, PaddedTranslator()) == []
+
+
 class Latents(nn.Module):
     def __init__(self, slots=4):
         super().__init__()

@@ -168,7 +168,8 @@ class Clears(nn.Module):
         super().__init__()
         self.map, self.kept = nn.Linear(WIDTH, WIDTH), None
 
-    def clear_memory(self):
+    def clear_memory(self, batch_size=None):
+        del batch_size
         self.kept = None
 
     def reset_parameters(self):

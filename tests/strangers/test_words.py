@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.loading.loading import load
 from attnlab.strangers.said.layout import layout_said
 
@@ -118,6 +119,54 @@ def test_a_part_says_nothing_about_what_is_around_it(tmp_path):
     found = layout_said(own, "x")
     assert found is not None
     assert (found.what, found.by) == ("sequence-first", "its attribute batch_first=False")
+
+
+TURNED = (
+    """
+import torch
+from torch import nn
+
+
+class Turned(nn.Module):
+    """
+    + '"""{docstring}"""'
+    + """
+
+    def __init__(self, d_model=8):
+        super().__init__()
+        self.attn = nn.MultiheadAttention(d_model, 2)
+
+    def forward(self, x):
+        # {comment}
+        t = {turned}
+        return {back}
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("docstring", "comment", "layout"),
+    [
+        ("A layer.", "torch's attention wants (L, N, E)", "batch-first"),
+        ("Sequence-first inside.", "", "batch-first"),
+        ("Attention is given (T, B, C).", "", "batch-first"),
+        ("Takes x of shape (T, B, C).", "", "sequence-first"),  # what is claimed of the input stays a claim
+        ("A layer.", "x: (L, N, E)", "sequence-first"),
+    ],
+)
+def test_words_in_passing_do_not_overrule_that_samples_are_apart(tmp_path, docstring, comment, layout):
+    (tmp_path / "mine.py").write_text(
+        TURNED.format(
+            docstring=docstring,
+            comment=comment,
+            turned="x.transpose(0, 1)",
+            back="self.attn(t, t, t)[0].transpose(0, 1)",
+        )
+    )
+    assert interview(load(f"{tmp_path / 'mine.py'}:Turned")).layout == layout
+    kept = tmp_path / "kept.py"
+    kept.write_text(TURNED.format(docstring=docstring, comment=comment, turned="x", back="self.attn(t, t, t)[0]"))
+    assert interview(load(f"{kept}:Turned")).layout == "sequence-first"
 
 
 @pytest.mark.parametrize("batch_first", [True, False])

@@ -17,6 +17,7 @@ from attnlab.strangers.texts import words_of
 LAYOUTS_DECLARED = {
     "batch first": "batch-first",
     "length first": "sequence-first",
+    "sequence first": "sequence-first",
     "channels first": "channels-first",
 }
 """What a person may say of the axes: (batch, length, d_model), (length, batch, d_model), (batch, d_model, length)."""

@@ -6,6 +6,7 @@ operation is watched: a tensor that stayed on the CPU shows as soon as it meets 
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -106,7 +107,8 @@ def _device(exam: Examination, plain: Plain) -> Iterator[Finding]:
     """An error if it fails on another device, fresh or after a call on the CPU."""
     fresh = _move(exam, exam.copy(dtype=torch.float32))
     if fresh.result == "left behind":
-        chosen = "device" in exam.patient.arguments or _NAMES_CUDA.search(exam.patient.text)
+        asks = "device" in {*exam.patient.arguments, *inspect.signature(type(exam.patient.module).__init__).parameters}
+        chosen = asks or _NAMES_CUDA.search(exam.patient.text)
         chosen = chosen or (fresh.chosen and not plain and not _NAMES_CPU.search(exam.patient.text))
         yield _left_behind("stays by choice" if chosen else "stays", fresh, plain)
         return

@@ -185,7 +185,10 @@ def _behind_the_last_position(exam: Examination) -> Iterator[Finding]:
 
 
 def _declared(exam: Examination) -> str:
-    return f"declared causal by {exam.convention.causal_by}" if exam.convention.causal_by else "meant to be causal"
+    by = exam.convention.causal_by
+    if by == "--causal":
+        return "declared causal"
+    return f"declared causal by {by}" if by else "meant to be causal"
 
 
 def _pattern(seen: Influence) -> str:

@@ -101,23 +101,25 @@ def _one_after_another(exam: Examination, order: Sequence[tuple[_Call, Tensor]])
 def _never_reset(exam: Examination) -> nn.Module:
     """A fresh copy that no call resets."""
     module = exam.fresh()
-    if way_to_forget(module) is not None:
-        module.reset = functools.partial(type(module).reset, module)  # type: ignore[attr-defined]
+    forget = way_to_forget(module)
+    if forget is not None:
+        setattr(module, forget.__name__, functools.partial(forget))  # which is no method any more
     return module
 
 
 def _finding(exam: Examination, first: _Call, second: _Call, evidence: str) -> Finding:
     """An error; a warning where the module has a way to forget."""
-    forgets = way_to_forget(exam.patient.module) is not None
+    forget = way_to_forget(exam.patient.module)
+    until = "" if forget is None else f" until {forget.__name__}() is called"
     kept = "compute masks, positions and states anew from the input of each call; a mask kept for speed must be kept by"
     return Finding(
         _ID,
-        "warning" if forgets else "error",
-        f"it remembers an earlier call{' until reset() is called' * forgets}: on {second.words} it gives something else"
+        "warning" if forget else "error",
+        f"it remembers an earlier call{until}: on {second.words} it gives something else"
         f" after a call on {first.words}.",
         f"{evidence} (against a fresh copy, evaluation mode)",
-        "call reset() before every batch that does not go on with the one before, in training and in evaluation"
-        if forgets
+        f"call {forget.__name__}() before every batch that does not go on with the one before, also in evaluation"
+        if forget
         else f"{kept} length, device and content, and a state must be an argument",
         _SOURCE,
     )

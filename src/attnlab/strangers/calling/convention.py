@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from attnlab.core.build import describe_exception
+from attnlab.core.constructors import is_required
 from attnlab.core.errors import AttnlabError, ModuleError
 from attnlab.strangers.calling.fields import gathered, names_loss
 from attnlab.strangers.calling.layouts import LAYOUTS
@@ -281,10 +282,14 @@ def _joined(*values: Any) -> Any:
 
 
 def way_to_forget(module: nn.Module) -> Callable[[], Any] | None:
-    """The method by which a module forgets earlier calls, as ``reset`` or ``clear_memory``; it wants no arguments."""
+    """The method by which a module forgets earlier calls, as ``reset`` or ``clear_memory``; it needs no arguments."""
     found = (getattr(module, name) for name in dir(type(module)) if _FORGETS.fullmatch(name))
-    without = (one for one in found if inspect.ismethod(one) and not inspect.signature(one).parameters)
-    return next(without, None)
+    return next((one for one in found if inspect.ismethod(one) and not _needs(one)), None)
+
+
+def _needs(method: Callable[..., Any]) -> bool:
+    """Whether a method cannot be called without arguments."""
+    return any(is_required(one) for one in inspect.signature(method).parameters.values())
 
 
 def invoke(

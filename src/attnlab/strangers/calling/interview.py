@@ -52,6 +52,8 @@ def interview(patient: Patient) -> Convention:
         convention = found.convention
         if found.layout is None:
             convention = _in_clean_layout(trial, _in_seeing_layout(trial, convention), found.parameters)
+        elif found.layout.in_passing and found.layout.what == convention.layout == "sequence-first":
+            convention = _the_one_apart(trial, convention, replace(convention, layout="batch-first"))
         convention = _asked_by_a_vector(trial, convention)
         convention = _with_targets(trial, convention, found.parameters)
         convention = _with_lengths(trial, _counted(trial, _with_memory(trial, convention)), patient)
@@ -94,10 +96,15 @@ def _in_clean_layout(trial: Trial, convention: Convention, parameters: Sequence[
         given = (replace(one, source="memory") if one.parameter in memories else one for one in other.arguments)
         apart = replace(other, arguments=tuple(given))
         other = apart if trial.runs(apart) else other
-    if convention.layout != "batch-first" or convention.flat or not trial.runs(other):
+    if convention.layout != "batch-first" or convention.flat:
         return convention
-    mixed = _mixes_samples(trial, convention) and not _mixes_samples(trial, other)
-    return other if mixed else convention
+    return _the_one_apart(trial, convention, other)
+
+
+def _the_one_apart(trial: Trial, convention: Convention, other: Convention) -> Convention:
+    """The other of two conventions, if in it alone samples do not see each other."""
+    apart = trial.runs(other) and _mixes_samples(trial, convention) and not _mixes_samples(trial, other)
+    return other if apart else convention
 
 
 def _asked_by_a_vector(trial: Trial, convention: Convention) -> Convention:

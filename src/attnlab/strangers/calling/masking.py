@@ -37,11 +37,12 @@ SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
 }
 """Shapes of a mask, from (batch, q_len, k_len)."""
 
+KEYS_BEFORE_BATCH = "(k_len, batch)"
 KEY_SHAPES: dict[str, Callable[[Tensor], Tensor]] = {
     "(batch, k_len)": lambda real: real,
     "(batch, 1, k_len)": lambda real: real[:, None],
     "(batch, 1, 1, k_len)": lambda real: real[:, None, None],
-    "(k_len, batch)": lambda real: real.T,
+    KEYS_BEFORE_BATCH: lambda real: real.T,
     "(batch, k_len, 1)": lambda real: real[:, :, None],
 }
 """Shapes of a mask over keys alone, from (batch, k_len)."""
@@ -132,7 +133,8 @@ def _over_pairs(mask: Masking, at: Situation, padding: Tensor | None, allowed: T
         if at.padded_see_themselves and at.memory is None:
             allowed = allowed | torch.eye(at.length, dtype=torch.bool, device=at.x.device)
     allowed = allowed.expand(at.x.size(0), -1, -1)
-    if "batch" not in mask.shape and not allowed.is_meta and not bool((allowed == allowed[:1]).all()):
+    unknown = allowed.is_meta or torch.compiler.is_exporting()  # no numbers that could be looked at
+    if "batch" not in mask.shape and not unknown and not bool((allowed == allowed[:1]).all()):
         raise ModuleError(f"its mask '{mask.parameter}' has no batch axis, so samples cannot differ in it")
     return ENCODINGS[mask.encoding](SHAPES[mask.shape](allowed), at.dtype)
 

@@ -20,6 +20,7 @@ from attnlab.strangers.calling.masking import (
     BATCHED_SHAPES,
     ENCODINGS,
     KEY_SHAPES,
+    KEYS_BEFORE_BATCH,
     LENGTHS,
     ONE_LENGTH_EACH,
     PAD_TOKEN,
@@ -243,6 +244,8 @@ def _learn(hiding: Hiding, one: Parameter, declared: str | None) -> list[Masking
         return _with_padding(obeyed)
     if _is_switched_off(hiding, one) or any(_speaks_by_presence(hiding, each) for each in decided):
         return []
+    if hiding.convention.layout == "batch-first":  # what runs in this shape and hides nothing, runs by chance
+        decided = [mask for mask in decided if mask.shape != KEYS_BEFORE_BATCH]
     likely = over_said(hiding.trial.module, one.name) or ("keys" if one.role == "key mask" else "pairs")
     return _with_padding(sorted(decided, key=lambda mask: mask.over != likely)[:1])
 

@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_map
 from attnlab.strangers.calling.layouts import IMAGES, LAYOUTS, SPLIT
 
 MEMORY_LENGTH = 7  # of a sequence to look at beside the input; unlike the usual batch and length
+_SPECIAL_TOKENS = 3  # which often are padding, the beginning and the end
 _BASE = 10000.0  # of rotary angles, Su et al. 2021, arXiv:2104.09864, section 3.4.2
 NUMBERS = "x without features"
 """The input as one number per position, (batch, length)."""
@@ -144,7 +145,7 @@ def _memory(at: Situation, width: int | None) -> Tensor:
 
 
 def _memory_tokens(at: Situation, vocab_size: int | None) -> Tensor:
-    tokens = torch.arange(MEMORY_LENGTH, device=at.x.device) % (vocab_size or 2)
+    tokens = (torch.arange(MEMORY_LENGTH, device=at.x.device) + _SPECIAL_TOKENS) % (vocab_size or 2)
     return laid_out(tokens.expand(at.x.size(0), -1), at.layout)
 
 

@@ -65,7 +65,8 @@ def _layout(convention: Convention, found: Found) -> str:
         return f"{words} ({'it runs in no other' if by_running else 'undeclared: assumed'})"
     if found.layout.what == convention.layout:
         return f"{words}, by {found.layout.by}"
-    return f"{words}, though {found.layout.by} says {found.layout.what}, which does not run"
+    why = "in which samples see each other" if found.layout.in_passing else "which does not run"
+    return f"{words}, though {found.layout.by} says {found.layout.what.replace('-', ' ')}, {why}"
 
 
 def _causal(convention: Convention) -> str:

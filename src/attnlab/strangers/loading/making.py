@@ -523,6 +523,7 @@ class Maker:
         before, inside = self.given, self._inside
         fixed = {*self._fixed, *colors_of(self.wanted)}
         small = {name: value for name, value in sizes.items() if name in self.wanted and name not in fixed}
+        small = {name: value for name, value in small.items() if not self._is_less(name, value)}
         held = {name: sizes[glossary_word(name)] for name in self._held if glossary_word(name) in sizes}
         try:
             self.given, self._inside = before | small, inside | held
@@ -533,6 +534,11 @@ class Maker:
         made = {name: value for name, value in small.items() if value != before.get(name, self.wanted[name].default)}
         self.notes += tuple(f"{name} made {value}, to be quick" for name, value in {**made, **held}.items())
         return module
+
+    def _is_less(self, name: str, value: Any) -> bool:
+        """Whether an argument that is no number of heads is usually less than a value."""
+        usually = self._usually(name)
+        return type(usually) is type(value) is int and usually < value and glossary_word(name) != "n_heads"
 
     @property
     def _held(self) -> list[str]:

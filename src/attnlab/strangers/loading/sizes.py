@@ -35,6 +35,8 @@ SMALL: dict[str, Any] = {
 
 _BY_PIECE: tuple[tuple[str, Any], ...] = (
     ("bias", True),
+    ("drop dropout pdrop", 0.1),
+    ("layers blocks", 2),
     ("activation act nonlinearity", "gelu"),
     ("eps epsilon", 1e-5),
     ("idx index id pad", 0),

@@ -48,11 +48,12 @@ _FIRST_AXIS = re.compile(r"(batch|sequence|seq|channels|channel|time|length)[- _
 def layout_said(module: nn.Module, parameter: str, text: str = "") -> Said | None:
     """The layout a class declares for its input: in comments, names of axes or docstrings, else by an attribute."""
     sayings = [] if is_torchs_own(module) else list(_sayings(module, parameter, text))
+    telling = _telling(parameter)
     for read in (_layout_of_shape, _layout_of_words):
         for saying, by in sayings:
             layout = read(saying)
             if layout is not None:
-                return Said(layout, by)
+                return Said(layout, by, in_passing=telling.search(saying) is None)
     speaking = module.modules() if is_torchs_own(module) else [module]
     flag = next((one.batch_first for one in speaking if isinstance(getattr(one, "batch_first", None), bool)), None)
     if flag is None:
@@ -93,8 +94,13 @@ def _sayings(module: nn.Module, parameter: str, text_of_file: str) -> Iterator[t
     body = itertools.takewhile(lambda line: not reassigned.match(line), lines[start:])
     above = re.search(rf"((?:^#.*\n)+)(?:@.*\n)*class {type(module).__name__}\b", text_of_file, re.MULTILINE)
     around = "\n".join([above.group(1) if above else "", *body])
-    telling = re.compile(rf"\b({re.escape(parameter)}|inputs?|expects?|takes)\b|^\s*[\[(]", re.IGNORECASE)
+    telling = _telling(parameter)
     yield from ((each, "a shape comment") for each in _comments(around) if telling.search(each))
+
+
+def _telling(parameter: str) -> re.Pattern[str]:
+    """What is about the input: it is named, or nothing but a shape stands there."""
+    return re.compile(rf"\b({re.escape(parameter)}|inputs?|expects?|takes|shapes?)\b|^\s*[\[(]", re.IGNORECASE)
 
 
 def _comments(text: str) -> list[str]:

@@ -25,6 +25,7 @@ class Said:
 
     what: str  # what it says
     by: str  # where: ``"docstring"``, ``"a shape comment"``, ``"names of axes"``
+    in_passing: bool = False  # whether the words may as well be about something within it
 
 
 def is_torchs_own(module: nn.Module) -> bool:
