@@ -62,6 +62,18 @@ class Closed(Attention):
         return torch.sigmoid(self.gate(x)) * super().forward(x)
 
 
+class Lost(nn.Module):
+    """Divides nothing by nothing. x: (batch, length) tokens."""
+
+    def __init__(self, vocab_size, block_size, d_model=16):
+        super().__init__()
+        self.embedding, self.out = nn.Embedding(vocab_size, d_model), nn.Linear(d_model, vocab_size)
+
+    def forward(self, x):
+        x = self.embedding(x)
+        return self.out(x * (x - x).sum() / (x - x).sum())
+
+
 class Recurrent(nn.Module):
     """An LSTM that was not told that the batch comes first."""
 
@@ -343,6 +355,19 @@ class OverTime(nn.Module):
     def forward(self, x):
         x = self.norm(self.into(x.mT)).mT
         return self.out(x + self.mix(x, x, x)[0])
+
+
+class LengthFirst(nn.Module):
+    """Turns its input and normalizes what each position holds. x: (batch, length, d_model)."""
+
+    def __init__(self, d_model):
+        super().__init__()
+        self.norm, self.mix = nn.LayerNorm(d_model), nn.MultiheadAttention(d_model, 2)
+
+    def forward(self, x):
+        x = self.norm(x.transpose(0, 1))
+        later = torch.ones(len(x), len(x), device=x.device).triu(1).bool()
+        return self.mix(x, x, x, attn_mask=later)[0].transpose(0, 1)
 
 
 class Sums(Placeless):

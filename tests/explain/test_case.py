@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -11,8 +12,9 @@ from ruamel.yaml import YAML
 from attnlab.cli import WRONG_USE, call
 from attnlab.core.contracts import Metric
 from attnlab.core.errors import SpecError
-from attnlab.explain.case import cases, load_case, metric_of, metrics_of, parse_case
+from attnlab.explain.case import cases, load_asked, load_case, metric_of, metrics_of, parse_case
 from attnlab.studies.define.assemble import build_task
+from attnlab.studies.define.reading import read
 
 TWO = {"one": {}, "other": {"mixer": "none"}}
 
@@ -110,7 +112,7 @@ WRONG = [
     ({"saw": {"mine": {"perplexity": 0}}}, "task 'char-lm' has no metric 'perplexity'; it has val_loss"),
     ({"saw": {"mine": {"perplexity": 0.5}}}, "val_loss cannot be below 0; got -0.7"),
     ({"saw": {"mine": {"val_accuracy": 53.1}}}, r"val_accuracy is a fraction of 1; got 53.1 \(53.1 % is 0.531\)"),
-    ({"saw": {"mine": {"val_loss": float("nan")}}}, r"val_loss must be a number \(nats/character\); got nan"),
+    ({"saw": {"mine": {"val_loss": "low"}}}, r"val_loss must be a number \(nats/character\); got 'low'"),
     ({"saw": {"mine": {"val_loss": -1.0}}}, "val_loss cannot be below 0; got -1"),
     ({"saw": {"mien": {"val_loss": 1.0}}}, "saw: 'mien' is no variant; did you mean 'mine'"),
     ({"saw": {"mine": {"val_loss": 1.0}, "x": 2}}, "saw: 'x' is no variant"),
@@ -138,7 +140,32 @@ def test_what_is_wrong_is_said(said, changes, sentence):
         parse_case(said(**changes))
 
 
+@pytest.mark.parametrize("lost", [math.nan, math.inf, "nan"])
+def test_what_does_not_end_in_a_number_is_read_as_what_knowing_nothing_gives(said, lost):
+    case = parse_case(said(saw={"val_loss": lost}))
+    floors = build_task(case.study.task_spec()).floors()
+    (chance,) = (floor for floor in floors if (floor.kind, floor.metric) == ("chance", "val_loss"))
+    assert case.quantity.seen == chance.value
+    assert f"'val_loss' {lost} is read as val_loss {chance.value:g}, which {chance.name} gives" in case.notes[0]
+
+
+def test_a_percentage_is_told_how_to_be_written(said):
+    with pytest.raises(SpecError, match=r"must be a number \(nats/character\); got '53%' \(53.1 % is 0.531\)"):
+        parse_case(said(saw={"val_loss": "53%"}))
+
+
+def test_what_was_run_in_a_case_is_a_study(said, tmp_path):
+    path = tmp_path / "case.yaml"
+    path.write_text(json.dumps(said()))
+    assert load_asked(path).variants == parse_case(said(), path=path).study.variants
+    assert load_asked("heads", scale="small").rules.looks[-1] > 1  # a study's own
+    with pytest.raises(SpecError, match=r"no study 'head'.*did you mean 'heads'"):
+        load_asked("head")
+
+
 def test_a_number_without_a_metric_is_said(said):
+    with pytest.raises(SpecError, match=r"a number without a metric: write \{metric: 1.3\}"):
+        parse_case(said(saw={"mine": 1.3}))
     with pytest.raises(SpecError, match=r"a number without a metric: write \{metric: 1.0\}"):
         parse_case(said(variants=TWO, saw={"one": 1.0, "other": {"val_loss": 1.0}}))
 
@@ -194,8 +221,8 @@ def test_the_cases_of_the_library_are_whole(name, tinyshakespeare):
     assert tinyshakespeare
     case = load_case(name)
     assert case.quantity.distance != 0
-    small = load_case(name, scale="small")
-    assert small.study.variants.keys() <= case.study.variants.keys()
+    for scale in read(cases()[name]).get("scales", ()):
+        assert load_case(name, scale=scale).study.variants.keys() <= case.study.variants.keys()
 
 
 def test_only_a_task_that_counts_right_answers_has_an_accuracy_in_training():

@@ -371,6 +371,14 @@ def test_what_a_model_leaves_out_by_chance_is_kept(tmp_path):
     }
 
 
+def test_what_the_lab_drops_around_code_of_ones_own_is_no_chance_of_that(texts):
+    task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
+    model = {"name": "decoder", "n_layers": 2, "d_model": 16, "dropout": 0.3}
+    mixers = [{"name": f"{OWN}:Attention"}, {"name": "attention", "n_heads": 2}]  # of one layer each
+    setup = Setup("mine", task, {**model, "mixer": mixers}, {"budget": {"steps": 40}})
+    assert measure(setup)["varies"] == 0
+
+
 def test_errors_that_are_meant_are_no_causes(texts):
     task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
     setup = Setup("mine", task, {"name": f"{OWN}:Model"}, {"budget": {"steps": 40}})
@@ -391,6 +399,12 @@ def test_a_norm_over_time_is_one_over_channels_then(tmp_path):
     torch.testing.assert_close(mended(x), part.out(y + part.mix(y, y, y)[0]))
     right = Setup("mine", task, {"name": f"{OWN}:Sums"}, {"budget": {"steps": 40}})
     assert measure(right)["over_positions"] == 0
+
+
+def test_a_norm_of_what_a_position_holds_is_not_one_over_positions_where_the_length_stands_first(texts):
+    task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 16, "batch": 9}
+    model = {"name": "decoder", "n_layers": 1, "d_model": 16, "mixer": {"name": f"{OWN}:LengthFirst"}}
+    assert measure(Setup("mine", task, model, {"budget": {"steps": 40}}))["over_positions"] == 0
 
 
 WRONG = {"check": "heads", "severity": "error", "message": "Nothing adds.", "evidence": "", "source": ""}

@@ -153,7 +153,7 @@ def test_an_error_outside_of_attention_is_a_bug_in_what_carries_it(said, tmp_pat
     assert answer.verdict == "bug", told
     assert answer.largest[:2] == ("own model", "own code"), told
     assert not {share.nature for share in answer.shares} & {"bug"}  # no removal reaches it
-    assert "and has a bug: it is declared causal by --causal, but each position sees the next one" in paragraph(answer)
+    assert paragraph(answer).startswith("A bug: it is declared causal, but each position sees the next one")
 
 
 @pytest.mark.slow
@@ -275,10 +275,31 @@ def test_own_code_that_carries_it_and_has_an_error_is_a_bug():
     answer = Answer(*seen, **told, unmeasured=("Each position sees the next one",))
     assert answer.verdict == "bug"
     told = paragraph(answer)
-    assert told.startswith("Your own model carries most of it (86%), and has a bug: Each position sees the next one.")
+    assert told.startswith("A bug: Each position sees the next one. With it, your own model carries most of it (86%).")
     assert told.count("Each position sees") == 1
     assert what_next(answer).startswith("Mend what the doctor found")
     assert replace(answer, unmeasured=()).verdict == "own code"
+
+
+def test_a_bug_whose_effect_short_runs_do_not_show_is_named_all_the_same():
+    seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 1.6, 1.3)
+    error = {"severity": "error", "check": "heads-mixed", "message": "Rows of heads are mixed."}
+    told = {"start": around(1.5), "end": around(1.5), "examined": (Examined("a.py:Net", "model", findings=[error]),)}
+    answer = Answer(*seen, 0.4, 3, **told, unshown=("Rows of heads are mixed",))
+    assert answer.verdict == "bug"
+    assert paragraph(answer).startswith(
+        "A bug whose effect these runs, with 0.4 of the steps, do not show: Rows of heads are mixed."
+    )
+    assert paragraph(answer).count("Rows of heads") == 1
+    assert what_next(answer).startswith("Mend what the doctor found")
+
+
+def test_what_does_not_train_and_has_an_error_is_a_bug():
+    seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 3.9, 1.3, 1.0, 3)
+    answer = Answer(*seen, error="step 1: the loss is nan", unmeasured=("Ordinary input gives NaN",))
+    assert answer.verdict == "bug"
+    assert paragraph(answer).startswith("It does not train. It has a bug: Ordinary input gives NaN.")
+    assert replace(answer, unmeasured=()).verdict == "unexplained"
 
 
 def test_a_bug_that_is_measured_is_told_though_its_removal_showed_nothing():
@@ -435,6 +456,14 @@ def test_what_diverges_is_tried_without_each_cause_until_it_trains(said, tmp_pat
     assert ("untuned rate", "set-up") in answer.cured
     assert paragraph(answer).startswith("It does not train; without 'untuned rate'")
     assert answer.error in paragraph(answer)
+
+
+def test_no_setting_of_training_is_tried_where_the_first_loss_is_no_number_already(said, tmp_path):
+    case = said(variants={"mine": {"name": f"{OWN}:Lost"}}, saw={"val_loss": math.nan})
+    answer, told = explained(case, tmp_path / "case", seeds=2)
+    assert answer.verdict == "bug", told
+    assert not [line for line in told if "rate" in line and "removed" in line]
+    assert "no setting of training is the cause" in answer.error
 
 
 def test_a_bug_that_mending_does_not_reach_is_not_said_to_have_no_effect(said, tmp_path):

@@ -56,6 +56,8 @@ def test_loss_and_gradient():
     assert non_finite_step(model, BATCH, step=3, loss=float("nan"), norm=1.0).layer == "loss"
     model(BATCH.inputs[0]).sum().backward()
     model.bias.grad[0] = torch.nan
+    at_once = non_finite_step(model, BATCH, step=1, loss=float("nan"), norm=1.0)
+    assert "no weight has been changed yet, so no setting of training is the cause" in str(at_once)
     error = non_finite_step(model, BATCH, step=3, loss=1.0, norm=float("nan"))
     assert (error.step, error.layer) == (3, "bias")
     assert "step 3: the gradient's norm is nan; it begins in the gradient of 'bias'" in str(error)

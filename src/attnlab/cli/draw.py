@@ -21,7 +21,7 @@ def draw(
     Parameters
     ----------
     study : str
-        Name of a study of the library, or a YAML file.
+        Name of a study or a case of the library, or a YAML file.
     variant : list of str, optional
         Only the variants of these names.
     scale : str, optional
@@ -35,10 +35,11 @@ def draw(
     int
         0.
     """
+    from attnlab.explain.case import load_asked
     from attnlab.explain.drawing import draw as figures_of
-    from attnlab.studies.define.study import load_study, slug
+    from attnlab.studies.define.study import slug
 
-    question = load_study(study, scale=scale)
+    question = load_asked(study, scale=scale)
     chosen = variant or list(question.variants)
     if out is not None and len(chosen) > 1:
         raise SpecError(

@@ -34,7 +34,7 @@ def overfit(
     Parameters
     ----------
     study : str
-        Name of a study of the library, or a YAML file.
+        Name of a study or a case of the library, or a YAML file.
     scale : str, optional
         One of the study's scales, for example ``small``.
     variant : list of str, optional
@@ -54,12 +54,12 @@ def overfit(
     from dataclasses import asdict
 
     from attnlab.cli.run import own_prints_to_stderr, print_json
+    from attnlab.explain.case import load_asked
     from attnlab.explain.overfit import overfit as learn
-    from attnlab.studies.define.study import load_study
 
     console = Terminal(stderr=json)
-    question = load_study(study, scale=scale)
-    console.print(f"[bold]Can it learn {items} items by heart?[/] {seconds:g} s each", highlight=False)
+    question = load_asked(study, scale=scale)
+    console.print(f"[bold]Can it learn a few items by heart?[/] {seconds:g} s each", highlight=False)
     with own_prints_to_stderr(json):
         found = learn(
             question, variants=variant, items=items, seconds=seconds, on_memory=lambda one: _print(console, one)

@@ -124,6 +124,8 @@ class Answer:
         What runs of the case give read otherwise, or with another split, where what was seen is that.
     unmeasured : tuple of str
         Errors of the doctor in what is explained that no removal reached.
+    unshown : tuple of str
+        Those whose removal changed nothing that is decided, in runs that were shortened.
     examined : tuple of Examined
         What the doctor said of own modules.
     memories : tuple of Memory
@@ -171,6 +173,7 @@ class Answer:
     made: tuple[Again, ...] = ()
     otherwise: Again | None = None
     unmeasured: tuple[str, ...] = ()
+    unshown: tuple[str, ...] = ()
     examined: tuple[Examined, ...] = ()
     memories: tuple[Memory, ...] = ()
     effects: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -230,7 +233,9 @@ class Answer:
         if self.distance == 0:
             return "as expected" if self.seen == self.expected else "not again"
         if self.start is None:
-            return self.cured[0][1] if self.cured else "unexplained"  # pyrefly: ignore
+            cured = [nature for _, nature in self.cured]
+            bug = "bug" if self.unmeasured and {*cured} <= {OWN} else ""
+            return next(filter(None, (bug, *cured)), "unexplained")  # pyrefly: ignore
         largest = self.largest
         if self.begins_with_a_bug:
             return "bug"
@@ -240,9 +245,9 @@ class Answer:
 
     @property
     def is_unmeasured_bug(self) -> bool:
-        """Whether nothing but what any model gains from carries much, beside errors that no removal reached."""
+        """Whether nothing but what any model gains from carries much, beside errors of unknown effect."""
         largest = None if self.start is None else self.largest
-        return bool(self.unmeasured) and (largest is None or largest[0] in (*GAINS, TOO_FEW_STEPS))
+        return bool(self.unmeasured or self.unshown) and (largest is None or largest[0] in (*GAINS, TOO_FEW_STEPS))
 
     @property
     def begins_with_a_bug(self) -> bool:

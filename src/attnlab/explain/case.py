@@ -10,7 +10,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, final
 
-from attnlab.core.contracts import Metric, ReportedTask, StudyTask
+from attnlab.core.contracts import Floor, Metric, ReportedTask, StudyTask
 from attnlab.core.errors import SpecError, nearest
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.reading import find, library, line_of, plain_types, read
@@ -190,6 +190,35 @@ def load_case(source: str | Path, *, scale: str | None = None) -> Case:
     return parse_case(read(path), path=path, scale=scale)
 
 
+def load_asked(source: str | Path, *, scale: str | None = None) -> Study:
+    """Read a study, or what was run in a case, from a file or from the library.
+
+    Parameters
+    ----------
+    source : str or Path
+        Path of a YAML file, or the name of a study or a case of the library.
+    scale : str, optional
+        As in `load_case`.
+
+    Returns
+    -------
+    Study
+        The checked study; that of a case judges nothing.
+
+    Raises
+    ------
+    SpecError
+        As in `load_case`.
+    DataError
+        As in `load_case`.
+    """
+    path = find(source, {**cases(), **library()}, "study")
+    raw = read(path)
+    if isinstance(raw, Mapping) and "saw" in raw:
+        return parse_case(raw, path=path, scale=scale).study
+    return parse_study(raw, name=path.stem, scale=scale, path=path)
+
+
 def parse_case(raw: Mapping[str, Any], *, path: Path | None = None, scale: str | None = None) -> Case:
     """Check a case given as a mapping.
 
@@ -325,10 +354,14 @@ class _Reader:
             if metric is None:
                 known = ", ".join(metrics_of(task))
                 raise self._wrong("saw", f"{where}: task '{task.name}' has no metric '{said}'; it has {known}")
+            if (lost := _without_a_number(value, metric, task)) is not None:
+                read, how = lost.value, f"which {lost.name} gives: what does not end in a number has learned nothing"
             _check_value(where, metric, read)
             found[metric.name] = float(read)
             if how:
-                notes.append(f"'{said}' {value:g} is read as {metric.name} {read:g}, {how}")
+                notes.append(
+                    f"'{said}' {value if lost else format(value, 'g')} is read as {metric.name} {read:g}, {how}"
+                )
             elif metric.name != said:
                 notes.append(f"'{said}' is read as {metric.name}, {metric.title}")
         return found, notes
@@ -412,7 +445,8 @@ class _Reader:
 
 def _by_variant(said: Mapping[str, Any], study: Study) -> Mapping[str, Any]:
     """Numbers by variant and metric; of a case of one variant they may stand without its name."""
-    alone = len(study.variants) == 1 and not any(isinstance(row, Mapping) for row in said.values())
+    named = any(isinstance(row, Mapping) or name in study.variants for name, row in said.items())
+    alone = len(study.variants) == 1 and not named
     return {next(iter(study.variants)): said} if alone else said
 
 
@@ -461,10 +495,19 @@ def _converted(said: str, value: Any, task: ReportedTask) -> tuple[Metric, float
     return metric, round(convert(value), max(0, -math.floor(math.log10(differs)))), how
 
 
+def _without_a_number(value: Any, metric: Metric, task: ReportedTask) -> Floor | None:
+    """What a run that ended in NaN or an infinity may be held for: one that knows nothing; None for a number."""
+    if str(value).lower().lstrip("+-.") not in ("nan", "inf", "infinity"):
+        return None
+    floors = [one for one in task.floors() if metric.name in (one.metric, one.metric.replace("val_", "train_"))]
+    return next((one for kind in ("chance", "simple") for one in floors if one.kind == kind), None)
+
+
 def _check_value(where: str, metric: Metric, value: Any) -> None:
     """Raise unless a value is one that the metric can have."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        raise SpecError(f"{where}: {metric.name} must be a number ({metric.unit}); got {value!r}")
+        hint = " (53.1 % is 0.531)" if "%" in str(value) else ""
+        raise SpecError(f"{where}: {metric.name} must be a number ({metric.unit}); got {value!r}{hint}")
     if metric.unit == "fraction" and not 0 <= value <= 1:
         raise SpecError(f"{where}: {metric.name} is a fraction of 1; got {value:g} (53.1 % is 0.531)")
     if metric.better == "lower" and value < 0:

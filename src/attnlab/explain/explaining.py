@@ -14,7 +14,7 @@ from typing import Any, final
 from attnlab.core.errors import AttnlabError, RunError, SpecError
 from attnlab.core.files import fingerprint, read_json, write_json
 from attnlab.core.machine import usable_cores
-from attnlab.explain.answer import HALF, Again, Answer
+from attnlab.explain.answer import HALF, Again, Answer, Share
 from attnlab.explain.case import IN_TRAINING, Case, load_case, metrics_of, parse_case
 from attnlab.explain.causes.candidates import ELSEWHERE, candidates, replaced, swapped, unequal
 from attnlab.explain.causes.cause import GAINS, OVERFITTING, OWN, TITLES, TOO_FEW_STEPS, Cause, Change
@@ -192,19 +192,23 @@ class _Explaining:
         if mean_of(start):
             removing.carry(causes)
         cured = [] if mean_of(start) else removing.cures(causes)
+        end = mean_of(removing.end())
         if self.measuring.comparable:
+            again = self._again_with_all_seeds(setups, again)
+            start = self.measuring.quantity(base)
             entire = replace(self._held(base, again), found=None)
         return Answer(
             self.case.study.name, self.case.study.question, quantity.words, quantity.metric.unit,
             quantity.seen, quantity.expected, self.measuring.fraction, len(self.measuring.seeds),
             again=entire.again or tuple(again), start=mean_of(start), entire=entire.found, noise=entire.noise,
             shares=tuple(removing.shares),
-            end=mean_of(removing.end()),
+            end=end,
             without_effect=tuple(dict.fromkeys(removing.without_effect)),
             undecided=removing.undecided, nearest=removing.nearest,
             not_tried=tuple(dict.fromkeys([*self.not_tried, *removing.not_tried])),
             impossible=tuple(found.impossible), alarms=found.alarms, made=tuple(made), otherwise=entire.otherwise,
             unmeasured=self._unmeasured(found, causes),
+            unshown=self._unshown(found, causes, removing.shares),
             examined=tuple({(one.name, str(one.errors)): one for each in found.situations.values()
                             for one in each.examined}.values()),
             memories=tuple(found.memories), effects=found.effects, brought=found.brought, error=error,
@@ -263,12 +267,23 @@ class _Explaining:
 
     def _unmeasured(self, found: _Found, causes: Sequence[Cause]) -> tuple[str, ...]:
         """The errors of the doctor in what is explained that are removed with no cause."""
-        errors = (finding for name in self.case.quantity.variants
-                  for one in found.situations[name].examined for finding in one.errors)  # fmt: skip
-        told = [finding["message"].rstrip(".") for finding in errors if finding["check"] not in ELSEWHERE]
         bugs = [cause for cause in causes if cause.nature == "bug"]
         reached = any(cause.whole for cause in bugs)  # a module as a whole has none of its errors left
-        return () if reached else tuple(one for one in told if not any(one in cause.evidence for cause in bugs))
+        told = () if reached else self._errors(found)
+        return tuple(one for one in told if not any(one in cause.evidence for cause in bugs))
+
+    def _unshown(self, found: _Found, causes: Sequence[Cause], shares: Sequence[Share]) -> tuple[str, ...]:
+        """The errors of the doctor that were removed, where runs are too short to say that this changes nothing."""
+        bugs = [cause for cause in causes if cause.nature == "bug"]
+        if self.measuring.comparable or {cause.name for cause in bugs} & {share.name for share in shares}:
+            return ()
+        return tuple(one for one in self._errors(found) if any(one in cause.evidence for cause in bugs))
+
+    def _errors(self, found: _Found) -> list[str]:
+        """The errors of the doctor in what is explained."""
+        errors = (finding for name in self.case.quantity.variants
+                  for one in found.situations[name].examined for finding in one.errors)  # fmt: skip
+        return [finding["message"].rstrip(".") for finding in errors if finding["check"] not in ELSEWHERE]
 
     def _measured(self, setup: Setup, trained: Path | None = None) -> Measured:
         """What the table of signatures reads of a set-up; nothing where it cannot be measured, which is told."""
@@ -555,6 +570,14 @@ class _Explaining:
                     within = within_noise([values], value, self.case.runs, error=error) if comparable else None
                     found.append(Again(name, metric, value, estimate, within))
         return found, errors[0] if errors else ""
+
+    def _again_with_all_seeds(self, setups: Mapping[str, Setup], again: list[Again]) -> list[Again]:
+        """Every number that was seen, also in the runs that were made since to decide what a cause carries."""
+        twice = range(2 * len(self.measuring.seeds))
+        if not self.measuring.runs.are_made([setups[name] for name in self.case.saw], twice):
+            return again
+        self.measuring = replace(self.measuring, seeds=twice)
+        return self._again(setups)[0]
 
     def _made(self, impossibles: Sequence[Impossible], setups: Mapping[str, Setup]) -> list[Again]:
         """What other set-ups give for the numbers that cannot be: one run each."""

@@ -89,8 +89,7 @@ def waterfall(answer: Answer) -> Any:
 def waterfall_rows(answer: Answer) -> list[dict[str, Any]]:
     """The rows of the chart: the start, each step with where it begins and ends, and what was expected."""
     at = answer.seen if answer.comparable or answer.start is None else answer.start.mean
-    first = "seen" if answer.comparable else "found"
-    rows = [{"row": first, "kind": "end", "from": at, "to": at, "nature": "end", "text": f"{at:.4g}"}]
+    rows = [{"row": _begins(answer), "kind": "end", "from": at, "to": at, "nature": "end", "text": f"{at:.4g}"}]
     for name, nature, amount in answer.steps:
         part = answer.part(amount) if nature != "beyond" else ""
         told = f"{0.0 - amount:+.3g}" + (f"  ({part})" if part else "")
@@ -107,6 +106,11 @@ def waterfall_rows(answer: Answer) -> list[dict[str, Any]]:
     return rows
 
 
+def _begins(answer: Answer) -> str:
+    """With which number the way to what was expected begins, in a word."""
+    return "seen" if answer.comparable else "found"
+
+
 def page(answer: Answer, drawing: Drawing | None) -> str:
     """The answer as an HTML page."""
     from markupsafe import Markup
@@ -116,6 +120,7 @@ def page(answer: Answer, drawing: Drawing | None) -> str:
         "paragraph": paragraph(answer),
         "next": what_next(answer),
         "chart": Markup(drawing.svg) if drawing else "",
+        "begins": _begins(answer),
         "natures": sorted({step[1] for step in answer.steps}),
         "colors": COLORS,
         "shares": _shares(answer),
@@ -183,7 +188,7 @@ def document(answer: Answer, drawing: Drawing | None) -> str:
         f"# {answer.question}",
         f"**{answer.verdict}.** {paragraph(answer)}",
         f"Next: {what_next(answer)}",
-        f"![from seen to expected]({PICTURE})" if drawing else "",
+        f"![from {_begins(answer)} to expected]({PICTURE})" if drawing else "",
         table(("removed", "nature", "carries", "part", "alone", "last"), shares) if shares else "",
         table(("variant", "metric", "seen", "found", ""), again) if again else "",
         _effects("before", answer.effects),

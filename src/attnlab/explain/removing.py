@@ -15,6 +15,7 @@ from attnlab.explain.trials.effects import Estimate, effects, mean_of
 from attnlab.explain.trials.measuring import Measuring
 from attnlab.explain.trials.rates import FACTORS, tuned
 from attnlab.explain.trials.setups import Setup
+from attnlab.training.keeping.diagnosis import BEFORE_UPDATES
 
 MATTERS = 0.1
 """Part of the distance that a cause must carry to be named, and below which nothing is left to explain."""
@@ -195,7 +196,7 @@ class Removing:
         self.applied.append((cause, changes))
         words = {"evidence": cause.evidence, "source": cause.source, "detail": _chosen(changes)}
         self.shares.append(Share(cause.name, cause.nature, cause.removed, amount, alone, **words))
-        self.tell(f"removed '{cause.name}': it carries {amount.mean:+.3g}")
+        self.tell(f"removed '{cause.name}': it carries {self._carried(amount):+.3g}")
         if cause.grows:
             self._remove_more(cause, before)
 
@@ -214,7 +215,11 @@ class Removing:
             amount = effects({cause.name: before}, {cause.name: after})[cause.name]
             self.applied[-1] = (cause, changes)
             self.shares[-1] = replace(self.shares[-1], amount=amount, detail=_chosen(changes))
-            self.tell(f"removed more of '{cause.name}': it carries {amount.mean:+.3g}")
+            self.tell(f"removed more of '{cause.name}': it carries {self._carried(amount):+.3g}")
+
+    def _carried(self, amount: Estimate) -> float:
+        """What a cause changes, positive where it carries a part of the distance."""
+        return math.copysign(1.0, self.measuring.case.quantity.distance) * amount.mean
 
     def _removed_last(self) -> None:
         """What each cause carries when all others are gone: another amount where causes interact."""
@@ -256,6 +261,9 @@ class Removing:
     def cures(self, causes: Sequence[Cause]) -> list[Cause]:
         """The causes without any one of which runs finish that do not finish with it."""
         cured = []
+        made = self.measuring.runs.of(list(self.base.values()), self.measuring.seeds)
+        if all(BEFORE_UPDATES in run.error for runs in made.values() for run in runs.values()):
+            causes = [one for one in causes if not one.of_training]
         for cause in sorted(causes, key=phase_of):
             changes = self._changes(cause)
             if changes is not None and mean_of(self.measuring.quantity(self._with([(cause, changes)]))):

@@ -55,19 +55,31 @@ def _verdict(answer: Answer) -> str:
         return f"What surprised does not come again {where}."
     if answer.start is None:
         cured = " or ".join(f"without '{name}'" for name, _ in answer.cured)
-        return f"It does not train; {cured} it does." if cured else "It does not train."
+        does = f"; {cured} it does" if cured else ""
+        bug = f" It has a bug: {ended(answer.unmeasured[0])}" if answer.verdict == "bug" and answer.unmeasured else ""
+        return f"It does not train{does}.{bug}"
     if answer.is_unmeasured_bug:
+        return _bug_of_unknown_effect(answer)
+    return "Nothing that was tried carries much of it." if largest is None else _of_largest(answer, *largest)
+
+
+def _bug_of_unknown_effect(answer: Answer) -> str:
+    """The first error of the doctor that no removal showed to carry anything."""
+    if answer.unmeasured:
         return f"A bug that could not be removed, so what it carries is not known: {ended(answer.unmeasured[0])}"
-    if largest is None:
-        return "Nothing that was tried carries much of it."
-    name, nature, amount = largest
+    return f"A bug whose effect these runs, {_how(answer)}, do not show: {ended(answer.unshown[0])}"
+
+
+def _of_largest(answer: Answer, name: str, nature: str, amount: float) -> str:
+    """What carries most."""
     named = name if name.startswith(nature) else f"{nature}, {name},"
     called = {"bug": f"A {named}", "known effect": f"A {named}", "set-up": f"The {named}", OWN: f"Your {name}"}
     carried = amount / answer.distance
     most = f"{'most' if carried >= HALF else 'a part'} of it ({carried:.0%})" if carried < WHOLLY else "all of it"
     where = "" if answer.comparable else f" in these runs, {_how(answer)}"
-    error = f", and has a bug: {answer.unmeasured[0].rstrip('.')}" if answer.is_bug_of_own else ""
-    return f"{called.get(nature, 'Noise')} carries {most}{where}{error}."
+    if answer.is_bug_of_own:
+        return f"A bug: {ended(answer.unmeasured[0].rstrip('.'))} With it, your {name} carries {most}{where}."
+    return f"{called.get(nature, 'Noise')} carries {most}{where}."
 
 
 def _made(answer: Answer) -> Iterator[str]:
@@ -142,7 +154,7 @@ def _bugs(answer: Answer) -> Iterator[str]:
     right = [one.name.rpartition(":")[2] for one in answer.examined if not (one.errors or one.error)]
     if right:
         yield f"The doctor finds no error in {' and '.join(right)}."
-    begun = answer.unmeasured[:1] if answer.begins_with_a_bug else ()
+    begun = (*answer.unmeasured, *answer.unshown)[:1] if answer.begins_with_a_bug else ()
     said = " ".join([*begun, *(share.evidence for share in answer.shares)])
     for one in answer.examined:
         told: dict[str, list[str]] = {}

@@ -128,8 +128,9 @@ class ChangedCalls(TorchFunctionMode):
 
     def _layer_norm(self, x: Tensor, normalized_shape: Sequence[int], *affine: Any, **named: Any) -> Tensor:
         """Layer norm, which of (batch, channels, length) may be over channels; what it multiplies by stays as it is."""
-        length = 0 if self._given is None or self._given.ndim < 2 else self._given.shape[1]
-        if x.ndim != 3 or tuple(normalized_shape) != (length,) or abs(x.shape[1] - length) <= NEARLY_AS_LONG:
+        over = self._given is not None and self._given.ndim > 1 and x.ndim == 3 and len(x) == len(self._given)
+        length = self._given.shape[1] if over and self._given is not None else 0
+        if tuple(normalized_shape) != (length,) or abs(x.shape[1] - length) <= NEARLY_AS_LONG:
             return self._result(F.layer_norm, x, (x, normalized_shape, *affine), named)
         self.over_positions = True
         if not self._over_channels:

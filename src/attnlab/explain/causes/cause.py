@@ -71,6 +71,11 @@ class Cause:
         """Whether a module is replaced as a whole, which removes more than what was found."""
         return self.removed == WHOLE
 
+    @property
+    def of_training(self) -> bool:
+        """Whether nothing but settings of training is changed."""
+        return all({*change} <= {"training"} for change in self.changes.values())
+
 
 PHASES = 6
 """How many there are of what `phase_of` says."""

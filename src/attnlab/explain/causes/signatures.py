@@ -15,14 +15,16 @@ from torch import Tensor, nn
 
 from attnlab.core.contracts import Batch, StudyTask
 from attnlab.core.draws import drawn_by_name
-from attnlab.core.exact import MasksAsExact
+from attnlab.core.exact import InFloat64
 from attnlab.core.processes.apart import call_apart, names_own_code
 from attnlab.doctor.measures.stacks import likeness, size
 from attnlab.explain.trials.setups import Setup
 from attnlab.inspection.activity import dead_share, relative_entropy
 from attnlab.inspection.order import by_chance, sees_order
 from attnlab.inspection.reach import reach
+from attnlab.nn.attention import Attention
 from attnlab.nn.changed_calls import FAR, ChangedCalls, LastBounded
+from attnlab.nn.kernels.dropout import Dropout
 from attnlab.nn.mended import Mending, layers_of, layers_with_norm_behind, register_parts
 from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.training.keeping.checkpoints import load_model_weights
@@ -406,6 +408,11 @@ def _by_chance(model: nn.Module, batch: Batch) -> float:
     outputs = []
     for seed in range(2):
         one = copy.deepcopy(model).train()
+        for part in one.modules():  # of the lab, which draws by itself what it drops
+            if isinstance(part, Dropout):
+                part.p = 0.0
+            elif isinstance(part, Attention):
+                part.dropout = 0.0
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.default_generator.manual_seed(seed)
             outputs.append(Mending(dropless=True).call(one, *batch.inputs).double())
@@ -456,7 +463,7 @@ def _in_evaluation(model: nn.Module, x: Tensor, *, causal: bool) -> dict[str, fl
     """Whether outputs of one input differ by chance, or else tell in which order the inputs stand."""
     exact = register_parts(copy.deepcopy(model)).double().eval()
     x = x.double() if x.is_floating_point() else x
-    with MasksAsExact():
+    with InFloat64():
         if by_chance(exact, x):
             return {"chance": 1.0}  # says nothing of the order
         return {"order": float(sees_order(exact, layers_of(exact), x, causal=causal))}

@@ -13,6 +13,9 @@ from torch import Tensor, nn
 from attnlab.core.contracts import Batch
 from attnlab.core.errors import ModuleError, TrainingError, text_of
 
+BEFORE_UPDATES = "no weight has been changed yet, so no setting of training is the cause"
+"""Said of a loss that is not finite in the first step."""
+
 
 @final
 class NonFiniteError(TrainingError):
@@ -107,6 +110,8 @@ def non_finite_step(model: nn.Module, batch: Batch | None, *, step: int, loss: f
     what = f"the loss is {loss:g}" if bad_loss else f"the gradient's norm is {norm:g}"
     layer, where = _begin_of_non_finite(model, batch, bad_loss=bad_loss)
     hint = "a lower lr, a longer warmup or a smaller clip may help"
+    if bad_loss and step == 1:
+        hint = BEFORE_UPDATES
     return NonFiniteError(f"step {step}: {what}; {where}; {hint}", step=step, layer=layer)
 
 
