@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.models.checkpoints import PAD, VOCAB, bert, gpt2, llama, marian, saved, t5
+from tests.models.checkpoints import LENGTH, PAD, VOCAB, bert, gpt2, llama, marian, saved, t5
 from torch import Tensor, nn
 
+import attnlab
 from attnlab.core.errors import DataError, SpecError
 from attnlab.inspection import count_parameters
 from attnlab.models.from_checkpoint import open_once, pretrained
@@ -191,6 +193,7 @@ def change(folder: Path, **fields: Any) -> None:
             "BertForSequenceClassification.*BertForMaskedLM",
         ),
         (bert(), {"position_embedding_type": "relative_key"}, "position_embedding_type='relative_key'"),
+        (llama(), {"rope_interleaved": True}, "rope_interleaved=True.*known is False"),
         (t5(), {"num_decoder_layers": 5}, "num_decoder_layers=5.*as on the encoder's side, 2|as many"),
         (marian(), {"decoder_layers": 1}, "decoder_layers=1.*encoder's side, 2"),
         (marian(), {"normalize_before": True}, "normalize_before=True"),
@@ -201,6 +204,22 @@ def test_what_has_no_part_here_is_said_by_name(made, fields, text, tmp_path):
     change(tmp_path, **fields)
     with pytest.raises(SpecError, match=text):
         pretrained(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("made", "fields"),
+    [
+        (marian(), {"extra_pos_embeddings": VOCAB + 1, "force_bos_token_to_be_generated": False}),
+        (llama(), {"_attn_implementation_autoset": True, "is_llama_config": True, "rope_interleaved": False}),
+        (llama(), {"transformers.js_config": {"kv_cache_dtype": {"fp16": "float16"}}, "unsloth_fixed": True}),
+        (gpt2(), {"output_past": True, "predict_special_tokens": True}),
+    ],
+)
+def test_fields_of_published_checkpoints_that_change_no_number(made, fields, tmp_path):
+    saved(tmp_path, made)
+    plain = pretrained(str(tmp_path)).state_dict()
+    change(tmp_path, **fields)
+    assert all(torch.equal(one, plain[name]) for name, one in pretrained(str(tmp_path)).state_dict().items())
 
 
 def test_a_checkpoint_with_other_tensors_than_its_config_asks_for(tmp_path):
@@ -222,6 +241,51 @@ def test_a_checkpoint_with_other_tensors_than_its_config_asks_for(tmp_path):
         pretrained(str(tmp_path))
 
 
+SQUARE = r"'transformer\.h\.1\.attn\.c_attn\.weight'"
+OTHERS = r"model\.safetensors has {} {}.*config\.json asks for {}"
+
+
+@pytest.mark.parametrize(
+    ("stored", "text"),
+    [
+        (lambda one: one.T, OTHERS.format(SQUARE, r"of shape \(36, 12\)", r"\(12, 36\)")),
+        (lambda one: one[:-1], OTHERS.format(SQUARE, r"of shape \(11, 36\)", r"\(12, 36\)")),
+        (lambda one: one.flatten(), OTHERS.format(SQUARE, r"of shape \(432,\)", r"\(12, 36\)")),
+        (lambda one: one[0, 0], OTHERS.format(SQUARE, r"of shape \(\)", r"\(12, 36\)")),
+        (lambda one: one.to(torch.int8), f"{SQUARE} as I8, whose numbers are no weights"),
+        (lambda one: one.to(torch.float8_e4m3fn), f"{SQUARE} as F8_E4M3, whose numbers are no weights"),
+    ],
+    ids=["transposed", "cut", "flat", "one number", "integers", "float8"],
+)
+def test_a_tensor_in_another_form(stored, text, tmp_path):
+    saved(tmp_path, gpt2())
+    path, name = tmp_path / "model.safetensors", "transformer.h.1.attn.c_attn.weight"
+    weights = load_file(path)
+    save_file({**weights, name: stored(weights[name]).contiguous()}, path)
+    for more in ({}, {"mixer": {"normalizers": "sigmoid"}}, {"weights": "fresh"}):
+        with pytest.raises(DataError, match=text):
+            pretrained(str(tmp_path), **more)
+
+
+@pytest.mark.parametrize(
+    ("made", "fields", "tensor"),
+    [
+        (gpt2(), {"n_inner": 21}, r"transformer\.h\.0\.mlp\.c_fc\.weight"),
+        (gpt2(), {"n_positions": LENGTH - 1}, r"transformer\.wpe\.weight"),
+        (gpt2(), {"vocab_size": VOCAB + 1}, r"transformer\.wte\.weight"),
+        (llama(), {"num_key_value_heads": 4}, r"k_proj\.weight"),
+        (llama(), {"head_dim": 4}, r"q_proj\.weight"),
+        (t5(), {"relative_attention_num_buckets": 10}, r"relative_attention_bias\.weight"),
+        (marian(), {"d_model": 9}, r"self_attn\.q_proj\.weight"),
+    ],
+)
+def test_a_config_of_another_size_than_its_tensors(made, fields, tensor, tmp_path):
+    saved(tmp_path, made)
+    change(tmp_path, **fields)
+    with pytest.raises(DataError, match=rf"model\.safetensors has '[\w.]*{tensor}' of shape .*config\.json asks for"):
+        pretrained(str(tmp_path))
+
+
 def test_files_that_are_missing_or_damaged(tmp_path):
     with pytest.raises(DataError, match=r"is no checkpoint of transformers: it has no config\.json"):
         pretrained(str(tmp_path))
@@ -232,6 +296,67 @@ def test_files_that_are_missing_or_damaged(tmp_path):
         pretrained(str(tmp_path))
     path.unlink()
     with pytest.raises(DataError, match=r"neither model\.safetensors nor .*save_pretrained"):
+        pretrained(str(tmp_path))
+
+
+HUGE = 10**12
+NAMES = ["transformer.wte.weight", "transformer.wpe.weight"]
+
+
+@pytest.mark.parametrize(
+    ("made", "file", "content"),
+    [
+        *[(gpt2(), "config.json", content) for content in (b"", b"[]", b'{"model_type": "gp', b"\xff\xfe", b"NaN")],
+        *[(gpt2(), "config.json", {"model_type": ["gpt2"]}), (gpt2(), "config.json", {"model_type": {}})],
+        *[(gpt2(), "config.json", {"architectures": value}) for value in (5, [["x"]], {"a": 1}, [{}])],
+        *[(gpt2(), "config.json", {"activation_function": value}) for value in (["x"], {}, 3)],
+        *[(gpt2(), "config.json", {"n_embd": value}) for value in ({}, "x", [1], True, 1e30, -1, 0, 7, HUGE)],
+        *[(gpt2(), "config.json", {"n_layer": value}) for value in ("x", -1, 0, HUGE, 1.5)],
+        *[(gpt2(), "config.json", {"n_head": value}) for value in ("x", 0, 5, HUGE)],
+        *[(gpt2(), "config.json", {name: HUGE}) for name in ("vocab_size", "n_positions", "n_inner")],
+        *[(gpt2(), "config.json", {"vocab_size": value}) for value in ("x", [], 0, -1)],
+        *[(gpt2(), "config.json", {"layer_norm_epsilon": value}) for value in ("x", [], True, -1)],
+        (gpt2(), "config.json", {"tie_word_embeddings": "no"}),
+        *[(llama(), "config.json", {"rope_parameters": value}) for value in ("x", [1], {"rope_type": ["x"]})],
+        (llama(), "config.json", {"rope_parameters": {"rope_type": "linear", "factor": "x"}}),
+        *[(llama(), "config.json", {"rope_scaling": [1]}), (llama(), "config.json", {"rms_norm_eps": -1e-6})],
+        *[(t5(), "config.json", {"feed_forward_proj": value}) for value in (3, ["relu"])],
+        *[(marian(), "config.json", {"encoder_layers": "x", "decoder_layers": "x"})],
+        *[(marian(), "config.json", {"d_model": "x"}), (marian(), "config.json", {"scale_embedding": "x"})],
+        *[(gpt2(), "tokenizer.json", content) for content in (b"", b"[]", b"{}", b'{"version": "1.0", ')],
+        *[(gpt2(), "model.safetensors.index.json", content) for content in (b"[]", b"{}", b'{"weight_map": []}')],
+        *[
+            (gpt2(), "model.safetensors.index.json", {"weight_map": dict.fromkeys(NAMES, file)})
+            for file in (5, None, [], "", "..", "../other/model.safetensors", "/model.safetensors")
+        ],
+        (gpt2(), "generation_config.json", {"eos_token_id": "x"}),
+        (marian(), "generation_config.json", {"bad_words_ids": 3}),
+    ],
+)
+def test_a_damaged_file_is_named(made, file, content, tmp_path):
+    saved(tmp_path, made)
+    path = tmp_path / file
+    if isinstance(content, dict):
+        known = json.loads(path.read_text()) if path.is_file() else {}
+        content = json.dumps({**known, **content}).encode()
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=re.escape(str(tmp_path))) as error:
+        attnlab.load_pretrained(tmp_path).task.codec.tokenizer.encode(["a man"])
+    assert file.removesuffix(".index.json") in str(error.value)
+
+
+def test_an_index_names_a_file_that_is_not_there(tmp_path):
+    saved(tmp_path, llama(), parts="8KB")
+    next(tmp_path.glob("model-00002*")).unlink()
+    with pytest.raises(DataError, match=r"model-00002-of-0\d+\.safetensors is damaged.*fetch it again"):
+        pretrained(str(tmp_path))
+
+
+def test_weights_that_are_no_numbers(tmp_path):
+    saved(tmp_path, gpt2())
+    path = tmp_path / "model.safetensors"
+    save_file({**load_file(path), "transformer.ln_f.bias": torch.full((12,), torch.nan)}, path)
+    with pytest.raises(DataError, match=r"model\.safetensors has .*'transformer\.ln_f\.bias' that are none \(NaN\)"):
         pretrained(str(tmp_path))
 
 

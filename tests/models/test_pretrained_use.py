@@ -178,8 +178,12 @@ def test_what_checkpoints_are_not_measured_on_a_text(tmp_path, capsys):
     for name, one in (("writer", t5()), ("reader", gpt2())):
         saved(tmp_path / name, one)
     (tmp_path / "reader" / "tokenizer.json").unlink()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "spec.json").write_text("{}")
     for words, said in (
         (["heads", str(tmp_path / "writer"), "--text", text], "does not continue texts as a GPT-2 or a Llama does"),
+        (["view", str(tmp_path / "writer"), "--text", str(tmp_path / "nope.txt")], "--text: no file "),
+        (["heads", str(tmp_path / "run"), "--text", text], "run is a run or study of attnlab: leave it out"),
         (["view", str(tmp_path / "writer"), "--text", text], "does not continue texts as a GPT-2 or a Llama does"),
         (["heads", str(tmp_path / "reader"), "--text", text], "has no tokenizer.json, so that it reads no text"),
         (["heads", str(tmp_path / "writer")], "is a checkpoint, no run; --text FILE says what its heads are measured"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import tokenizers as hf
@@ -13,7 +14,7 @@ from torch import nn
 from attnlab.core.build import Spec, build, is_ready
 from attnlab.core.errors import DataError, SpecError
 from attnlab.core.sizes import require_known
-from attnlab.models.pretrained.checkpoint import Checkpoint, check_complete, open_checkpoint
+from attnlab.models.pretrained.checkpoint import CONFIG, Checkpoint, check_fit, open_checkpoint, reading
 from attnlab.models.pretrained.tensors import in_all_layers
 
 TOKENIZER = "tokenizer.json"
@@ -71,7 +72,8 @@ def pretrained(
     Raises
     ------
     DataError
-        If the checkpoint is missing, damaged, or lacks a tensor or has one that no part takes.
+        If the checkpoint is missing, damaged, or lacks a tensor, has one that no part takes, or one of another shape
+        than its config says.
     SpecError
         If its config has a field without a part here, or the task has other tokens or longer sequences.
 
@@ -83,8 +85,7 @@ def pretrained(
     require_known("embeddings", embeddings, ("kept", "fresh"))
     require_known("weights", weights, ("kept", "fresh"))
     checkpoint = open_once(folder)
-    with torch.device("meta"):
-        check_complete(checkpoint, _build(checkpoint.spec).state_dict(keep_vars=True))
+    check_fit(checkpoint, _described(checkpoint))
     spec = dict(checkpoint.spec)
     sizes = {"vocab_size": vocab_size, "source_vocab_size": source_vocab_size, "target_vocab_size": target_vocab_size}
     sizes = {name: size for name, size in sizes.items() if size is not None and name in spec}
@@ -106,6 +107,23 @@ def pretrained(
     return model
 
 
+def read_tokenizer(path: Path) -> hf.Tokenizer:
+    """The tokenizer of a checkpoint, or a `DataError` that names its file."""
+    try:
+        return hf.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises nothing narrower
+        raise DataError(f"{path} is no tokenizer that can be read: {error}; fetch it again") from error
+
+
+def _described(checkpoint: Checkpoint) -> dict[str, torch.Tensor]:
+    """The state of the model that a checkpoint's config describes, without memory for it."""
+    path, n_layers = checkpoint.folder / CONFIG, checkpoint.spec["n_layers"]
+    if n_layers > len(checkpoint.files):  # before that many are made
+        raise DataError(f"{path} asks for {n_layers} layers; there are but {len(checkpoint.files)} tensors beside it")
+    with reading(path, SpecError), torch.device("meta"):
+        return _build(checkpoint.spec).state_dict(keep_vars=True)
+
+
 def _build(spec: Mapping[str, Any]) -> nn.Module:
     from attnlab.models.table import MODELS
 
@@ -118,7 +136,7 @@ def _check_tokens(checkpoint: Checkpoint, sizes: Mapping[str, int]) -> None:
     for name, size in sizes.items():
         known = {checkpoint.spec[name]}
         if path.is_file():
-            known.add(hf.Tokenizer.from_file(str(path)).get_vocab_size())
+            known.add(read_tokenizer(path).get_vocab_size())
         if size not in known | {one + ENDS for one in known}:
             raise SpecError(
                 f"{checkpoint.folder} has {' or '.join(map(str, sorted(known)))} tokens and the task {size}; give the "
@@ -153,7 +171,7 @@ def _load(model: nn.Module, checkpoint: Checkpoint, fresh: set[str]) -> None:
         for stored in checkpoint.read(name):
             rows = min(len(own), len(stored)) if TOKENS & places else None  # a task may lack tokens, or have new ones
             kept, found = own[:rows], stored[:rows]
-            if kept.shape != found.shape:
+            if kept.shape != found.shape:  # of another mixer: those of the checkpoint's own model were found to fit
                 continue
             if id(own) in done and not own.is_meta and not torch.equal(kept, found.to(own.dtype)):
                 raise DataError(f"{checkpoint.folder} stores '{name}' twice, and differently, though it is tied")

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import nn
 
-from attnlab.core.sizes import check_positive
+from attnlab.core.sizes import check_positive, require_not_negative
 
 EPSILON = 1e-5  # torch's default for layer norm, used for both so that they differ in one thing only
 
@@ -31,7 +31,7 @@ class LayerNorm(nn.LayerNorm):
     Raises
     ------
     SpecError
-        If ``d_model`` is not positive.
+        If ``d_model`` is not positive, or ``eps`` is negative.
 
     Notes
     -----
@@ -47,6 +47,7 @@ class LayerNorm(nn.LayerNorm):
 
     def __init__(self, d_model: int, *, gain: bool = True, bias: bool = True, eps: float = EPSILON) -> None:
         check_positive({"d_model": d_model})
+        require_not_negative("eps", eps)
         super().__init__(d_model, eps=eps, elementwise_affine=gain, bias=bias)
         if bias and not gain:  # which torch leaves out together
             self.bias = nn.Parameter(torch.zeros(d_model))
@@ -68,7 +69,7 @@ class RmsNorm(nn.RMSNorm):
     Raises
     ------
     SpecError
-        If ``d_model`` is not positive.
+        If ``d_model`` is not positive, or ``eps`` is negative.
 
     Notes
     -----
@@ -81,6 +82,7 @@ class RmsNorm(nn.RMSNorm):
 
     def __init__(self, d_model: int, *, gain: bool = True, eps: float = EPSILON) -> None:
         check_positive({"d_model": d_model})
+        require_not_negative("eps", eps)
         super().__init__(d_model, eps=eps, elementwise_affine=gain)
 
 

@@ -2,23 +2,50 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from attnlab.core.errors import DataError, SpecError
+from attnlab.core.errors import DataError, RunError, SpecError, text_of
 from attnlab.core.files import read_json
 from attnlab.models.pretrained.config import Config
 from attnlab.models.pretrained.families import FAMILIES, Family
 from attnlab.models.pretrained.tensors import HeadSizes, ways
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+WEIGHT_TYPES = ("F64", "F32", "F16", "BF16")
+"""What safetensors calls the numbers that are weights as they stand; others need a scale that is not read."""
+MISREAD = (TypeError, ValueError, AttributeError, LookupError, ArithmeticError, RuntimeError, MemoryError)
+"""What Python and torch raise where a file holds something else than it should."""
+
+
+@final
+class Stored(NamedTuple):
+    """Say where a tensor is stored, and what the header of its file says of it.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    name : str
+        Its name there.
+    shape : tuple of int
+        Its sizes.
+    kind : str
+        Of its numbers, in the words of safetensors.
+    """
+
+    path: Path
+    name: str
+    shape: tuple[int, ...]
+    kind: str
 
 
 @final
@@ -29,7 +56,7 @@ class Checkpoint:
     folder: Path  # where it lies
     config: Mapping[str, Any]  # its file
     family: Family  # what is known of its kind
-    files: Mapping[str, tuple[Path, str]]  # of each tensor by the table's name: its file, and its name there
+    files: Mapping[str, Stored]  # of each tensor by the table's name
     spec: Mapping[str, Any]  # the lab's model
 
     @property
@@ -42,9 +69,12 @@ class Checkpoint:
 
     def tensor(self, name: str) -> Tensor:
         """A stored tensor, by the table's name."""
-        path, stored = self.files[name]
-        with safe_open(path, "pt") as file:
-            return file.get_tensor(stored)
+        stored = self.files[name]
+        with safe_open(stored.path, "pt") as file:
+            found = file.get_tensor(stored.name)
+        if found.isnan().any():
+            raise DataError(f"{stored.path} has numbers in '{stored.name}' that are none (NaN); fetch it again")
+        return found
 
     def read(self, own: str) -> list[Tensor]:
         """The lab's tensor of a name from each place that stores it: one, where nothing is stored twice."""
@@ -72,7 +102,7 @@ def open_checkpoint(name: str | Path) -> Checkpoint:
     Returns
     -------
     Checkpoint
-        Nothing but the config and the names of tensors is read yet.
+        Nothing but the config and the headers of the files of weights is read yet.
 
     Raises
     ------
@@ -83,24 +113,76 @@ def open_checkpoint(name: str | Path) -> Checkpoint:
     """
     folder = _folder_of(name)
     config = _json(folder / CONFIG)
-    kind = config.get("model_type")
+    kind = Config(config, str(folder / CONFIG), ()).take("model_type", "")
     if kind not in FAMILIES:
         known = ", ".join(sorted(FAMILIES))
         raise SpecError(f"{folder / CONFIG} has model_type={kind!r}, which has no parts here; known: {known}")
     family = FAMILIES[kind]
-    files = {family.named(stored): (path, stored) for stored, path in _files_of(folder).items()}
+    files = {family.named(stored.name): stored for stored in _stored_in(folder)}
     found = Config(config, str(folder / CONFIG), files)
-    architecture = (found.take("architectures") or list(family.architectures))[0]
     found.take("model_type")
-    if architecture not in family.architectures:
-        raise found.no_part("architectures", [architecture], f"one of {', '.join(family.architectures)}")
-    spec = {**family.spec_of(found), **family.architectures[architecture]}
-    found.check_rest(family.fixed, family.harmless)
+    with reading(folder / CONFIG):
+        usual = list(family.architectures)
+        architecture = (found.take("architectures", usual) or usual)[0]
+        if architecture not in family.architectures:
+            raise found.no_part("architectures", [architecture], f"one of {', '.join(family.architectures)}")
+        spec = {**family.spec_of(found), **family.architectures[architecture]}
+        found.check_rest(family.fixed, family.harmless)
     return Checkpoint(folder, config, family, files, spec)
 
 
-def check_complete(checkpoint: Checkpoint, own: Mapping[str, Tensor]) -> None:
-    """Raise a `DataError` that names what a checkpoint lacks of the lab's tensors, or has beside them."""
+@contextlib.contextmanager
+def reading(path: Path, *also: type[Exception]) -> Iterator[None]:
+    """Turn what goes wrong while the content of a file is followed into a `DataError` that names the file.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    *also : type
+        Errors to turn beside those of Python and torch.
+    """
+    try:
+        yield
+    except (*MISREAD, *also) as error:
+        said = str(error) if isinstance(error, also) else text_of(error)
+        raise DataError(f"{path} says what no model can have: {said}") from error
+
+
+def check_fit(checkpoint: Checkpoint, own: Mapping[str, Tensor]) -> None:
+    """Raise a `DataError` that names what a checkpoint lacks of the lab's tensors, has beside them, or has otherwise.
+
+    Parameters
+    ----------
+    checkpoint : Checkpoint
+        What is stored.
+    own : mapping of str to Tensor
+        The state of the model that its config describes; only shapes are looked at.
+    """
+    _check_names(checkpoint, own)
+    for name, tensor in own.items():
+        for form, names in ways(checkpoint.family.tensors, name):
+            if all(one in checkpoint.files for one in names):
+                for one, wanted in zip(names, form.write(tensor, checkpoint.sizes), strict=True):
+                    _check_one(checkpoint.files[one], tuple(wanted.shape), checkpoint.folder)
+
+
+def _check_one(stored: Stored, wanted: tuple[int, ...], folder: Path) -> None:
+    """Raise unless a stored tensor has the shape that the config asks for, and numbers that are weights."""
+    if stored.shape != wanted:
+        raise DataError(
+            f"{stored.path} has '{stored.name}' of shape {stored.shape}; {folder / CONFIG} asks for {wanted}: one of "
+            "them is of another model"
+        )
+    if stored.kind not in WEIGHT_TYPES:
+        raise DataError(
+            f"{stored.path} has '{stored.name}' as {stored.kind}, whose numbers are no weights as they stand; save the "
+            f"model again in one of {', '.join(WEIGHT_TYPES)}"
+        )
+
+
+def _check_names(checkpoint: Checkpoint, own: Mapping[str, Tensor]) -> None:
+    """Raise unless a checkpoint has each of the lab's tensors, and none beside them."""
     tensors, known = checkpoint.family.tensors, set[str]()
     places: dict[int, list[str]] = {}
     for name, tensor in own.items():
@@ -137,20 +219,36 @@ def _json(path: Path) -> Any:
     """The content of a file that every checkpoint has."""
     if not path.is_file():
         raise DataError(f"{path.parent} is no checkpoint of transformers: it has no {path.name}")
-    return read_json(path)
+    try:
+        return read_json(path)
+    except RunError as error:
+        raise DataError(f"{error}; fetch it again") from error
 
 
-def _files_of(folder: Path) -> dict[str, Path]:
-    """Every stored tensor, and the file it lies in."""
+def _stored_in(folder: Path) -> list[Stored]:
+    """Every stored tensor."""
     if (folder / INDEX).is_file():
-        return {stored: folder / file for stored, file in _json(folder / INDEX)["weight_map"].items()}
+        weight_map = _json(folder / INDEX).get("weight_map")
+        files: list[Any] = list(weight_map.values()) if isinstance(weight_map, dict) else [None]
+        if not all(isinstance(file, str) and re.fullmatch(r"[^/\\]+\.safetensors", file) for file in files):
+            raise DataError(
+                f"{folder / INDEX} is damaged: 'weight_map' must name files of safetensors beside it; fetch it again"
+            )
+        found = {path: _header_of(path) for path in {folder / file for file in files}}
+        return [one for stored in found.values() for one in stored if weight_map.get(one.name) == one.path.name]
     if not (folder / WEIGHTS).is_file():
         raise DataError(
             f"{folder} has neither {WEIGHTS} nor {INDEX}; weights in another form (pytorch_model.bin) are not read: "
             "save the model again with save_pretrained"
         )
+    return _header_of(folder / WEIGHTS)
+
+
+def _header_of(path: Path) -> list[Stored]:
+    """The tensors of one file."""
     try:
-        with safe_open(folder / WEIGHTS, "pt") as file:
-            return dict.fromkeys(file.keys(), folder / WEIGHTS)
-    except SafetensorError as error:
-        raise DataError(f"{folder / WEIGHTS} is damaged: {error}; fetch it again") from error
+        with safe_open(path, "pt") as file:
+            slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 no mapping
+            return [Stored(path, name, tuple(one.get_shape()), one.get_dtype()) for name, one in slices.items()]
+    except (SafetensorError, OSError) as error:
+        raise DataError(f"{path} is damaged: {error}; fetch it again") from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, final
 
-from attnlab.core.errors import SpecError
+from attnlab.core.errors import DataError, SpecError
 
 HARMLESS = frozenset(
     {
@@ -24,6 +24,14 @@ HARMLESS = frozenset(
         "gradient_checkpointing",
         "_attn_implementation",
         "attn_implementation",
+        "_attn_implementation_autoset",
+        "_flash_attn_2_enabled",
+        "_commit_hash",
+        "transformers.js_config",
+        "unsloth_fixed",
+        "unsloth_version",
+        "neftune_noise_alpha",
+        "output_past",
         "initializer_range",
         "initializer_factor",
         "init_std",
@@ -63,6 +71,7 @@ HARMLESS = frozenset(
         "num_return_sequences",
         "forced_bos_token_id",
         "forced_eos_token_id",
+        "force_bos_token_to_be_generated",
         "remove_invalid_values",
         "suppress_tokens",
         "begin_suppress_tokens",
@@ -86,6 +95,16 @@ ACTIVATIONS: Mapping[str, str] = {
 }
 """transformers' names of activations, and the lab's."""
 
+KINDS: Mapping[type, tuple[tuple[type, ...], str]] = {
+    bool: ((bool,), "true or false"),
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    str: ((str,), "a word"),
+    dict: ((dict,), "an object"),
+    list: ((list,), "a list"),
+}
+"""What a field may be, by the type of its default, and in words."""
+
 
 @final
 class Config:
@@ -105,16 +124,23 @@ class Config:
         self._content, self._asked, self.where, self.stored = dict(content), set[str](), where, stored
 
     def take(self, name: str, default: Any = None) -> Any:
-        """A field; the default, which must be transformers', where it is left out or null."""
+        """A field of the default's type; the default, which must be transformers', where it is left out or null."""
         self._asked.add(name)
         found = self._content.get(name)
-        return default if found is None else found
+        return default if found is None else self._checked(name, found, type(default))
 
-    def need(self, name: str) -> Any:
-        """A field that must be there."""
+    def need(self, name: str) -> int:
+        """A size that must be there."""
         found = self.take(name)
         if found is None:
             raise SpecError(f"{self.where} has no '{name}'; a checkpoint of transformers says it")
+        return self._checked(name, found, int)
+
+    def _checked(self, name: str, found: Any, kind: type) -> Any:
+        """A field, or an error where it is of another type."""
+        kinds, word = KINDS.get(kind, ((object,), ""))
+        if not isinstance(found, kinds) or (word and isinstance(found, bool) != (kind is bool)):
+            raise DataError(f"{self.where} is damaged: '{name}' must be {word}; got {found!r}")
         return found
 
     def activation(self, name: str, default: str) -> str:

@@ -11,6 +11,7 @@ FIXED = {"scale_attn_by_inverse_layer_idx": False, "add_cross_attention": False,
 HARMLESS = frozenset(
     {
         "pad_token_id",
+        "predict_special_tokens",
         "reorder_and_upcast_attn",
         "n_ctx",
         "embd_pdrop",

@@ -7,8 +7,8 @@ from typing import Any
 from attnlab.models.pretrained.config import Config
 from attnlab.models.pretrained.tensors import Stacked, Table, TurnedProjections, Unchanged, of_modules
 
-FIXED = {"is_encoder_decoder": False}
-HARMLESS = frozenset({"pad_token_id"})
+FIXED = {"is_encoder_decoder": False, "rope_interleaved": False}
+HARMLESS = frozenset({"pad_token_id", "is_llama_config"})
 ARCHITECTURES: dict[str, dict[str, Any]] = {"LlamaForCausalLM": {}, "LlamaModel": {}}
 UNUSED = (r"model\.(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq",)
 PREFIX = "model."

@@ -16,9 +16,8 @@ FIXED = {
     "add_final_layer_norm": False,
     "static_position_embeddings": True,
     "add_bias_logits": False,
-    "extra_pos_embeddings": 0,
 }
-HARMLESS = frozenset({"output_past", "num_hidden_layers"})
+HARMLESS = frozenset({"extra_pos_embeddings", "num_hidden_layers"})  # the first is of Bart; positions are computed here
 ARCHITECTURES: dict[str, dict[str, Any]] = {"MarianMTModel": {}}
 UNUSED = (r"model\.(en|de)coder\.embed_positions\.weight",)
 """Sines and cosines, which are computed."""

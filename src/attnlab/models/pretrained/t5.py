@@ -8,7 +8,7 @@ from attnlab.models.pretrained.config import Config
 from attnlab.models.pretrained.tensors import Projections, Stacked, Table, Transposed, Unchanged, of_modules
 
 FIXED = {"is_decoder": False, "is_encoder_decoder": True, "add_cross_attention": False}
-HARMLESS = frozenset({"output_past"})
+HARMLESS = frozenset[str]()
 ARCHITECTURES: dict[str, dict[str, Any]] = {"T5ForConditionalGeneration": {}, "T5WithLMHeadModel": {}}
 UNUSED = (r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",)
 """Of a table that old checkpoints hold and that nothing reads."""

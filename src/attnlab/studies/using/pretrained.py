@@ -13,8 +13,8 @@ import tokenizers as hf
 from attnlab.core.errors import DataError
 from attnlab.core.files import read_json
 from attnlab.core.machine import require_device
-from attnlab.models.from_checkpoint import TOKENIZER, pretrained
-from attnlab.models.pretrained.checkpoint import Checkpoint, open_checkpoint
+from attnlab.models.from_checkpoint import TOKENIZER, pretrained, read_tokenizer
+from attnlab.models.pretrained.checkpoint import CONFIG, Checkpoint, open_checkpoint, reading
 from attnlab.studies.using.kept_task import KeptTask
 from attnlab.studies.using.trained import Trained
 from attnlab.tasks.codecs import MarkTokens
@@ -41,7 +41,7 @@ class StoredTokenizer:
                 f"{self.folder} has no {TOKENIZER}, so texts cannot be read: save the fast tokenizer of transformers "
                 "beside the model, or give tokens to the model itself"
             )
-        found = hf.Tokenizer.from_file(str(path))
+        found = read_tokenizer(path)
         found.no_truncation()
         found.no_padding()
         return found
@@ -169,13 +169,22 @@ def _codec_of(checkpoint: Checkpoint) -> Any:
     """What the tokens of a checkpoint mean; what is said of writing stands in a file of its own, or in the config."""
     path, spec = checkpoint.folder / GENERATION, checkpoint.spec
     said: Mapping[str, Any] = {**checkpoint.config, **(read_json(path) if path.is_file() else {})}
-    ends = said.get("eos_token_id")
-    end = ends[0] if isinstance(ends, list) else ends
+    where = path if path.is_file() else checkpoint.folder / CONFIG
+    end, begin = (_token_in(said, name, where) for name in ("eos_token_id", "decoder_start_token_id"))
     tokenizer = StoredTokenizer(checkpoint.folder)
     if spec["name"] != "encoder-decoder":
         kind = "text" if spec["name"] == "decoder" else "tokens"
         return StoredTextCodec(tokenizer, spec["max_length"], end, kind)
-    begin = said.get("decoder_start_token_id")
     marks = MarkTokens(spec["pad"], spec["pad"] if begin is None else begin, 0 if end is None else end)
-    banned = tuple(word[0] for word in said.get("bad_words_ids") or () if len(word) == 1)
+    with reading(where):
+        banned = tuple(word[0] for word in said.get("bad_words_ids") or () if len(word) == 1)
     return StoredSentenceCodec(tokenizer, spec["max_length"], marks, banned, said.get("num_beams") or 1)
+
+
+def _token_in(said: Mapping[str, Any], name: str, where: Path) -> int | None:
+    """A token of a file, the first where there are several; None where there is none."""
+    found = said.get(name)
+    first = next(iter(found), None) if isinstance(found, list) else found
+    if first is not None and not isinstance(first, int):
+        raise DataError(f"{where} is damaged: '{name}' must be the number of a token; got {found!r}")
+    return first

@@ -147,7 +147,10 @@ def _adopted(path: str) -> Tokenizer | None:
         return None
     with said(path), open_bytes(path) as file:
         content = json.load(file)
-    return Tokenizer.adopted(content)
+    try:
+        return Tokenizer.adopted(content)
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
 
 
 def _taught(cut: CutCorpus) -> Any:
