@@ -70,6 +70,24 @@ def test_other_axes_of_the_lab_give_other_answers_and_respect_masks(tmp_path):
     assert not torch.allclose(plain, sparse, atol=1e-3)
 
 
+@pytest.mark.parametrize("made", [gpt2(), llama(), bert()], ids=str)
+def test_where_nothing_is_hidden_all_is_allowed(made, tmp_path):
+    model, tokens = saved(tmp_path, made), read()["input_ids"]
+    with torch.no_grad():
+        wanted = model(tokens).logits
+        model.set_attn_implementation(attnlab.as_huggingface(Own))
+        assert torch.allclose(model(tokens).logits, wanted, rtol=0.0, atol=1e-5)
+
+
+def test_a_second_attention_leaves_the_first_one_where_it_is(tmp_path):
+    model, given = saved(tmp_path, gpt2()), read()
+    with torch.no_grad():
+        model.set_attn_implementation(attnlab.as_huggingface(Own))
+        before = model(**given).logits
+        attnlab.as_huggingface(lambda q, k, v, allowed: torch.zeros_like(q))
+        assert torch.equal(model(**given).logits, before)
+
+
 class Heavy(nn.Module):
     def __init__(self):
         super().__init__()
@@ -97,7 +115,7 @@ def test_what_cannot_be_registered(attention, text):
             r"must return the heads' outputs, \(2, 3, 7, 4\); got \(2, 1, 7, 4\)",
         ),
         (lambda q, k, v, allowed: (q, None), ModuleError, r"must return the heads' outputs.*got tuple"),
-        (lambda q, k, v, allowed: q @ k, ModuleError, "the attention 'attnlab' raised RuntimeError"),
+        (lambda q, k, v, allowed: q @ k, ModuleError, r"the attention 'attnlab-\d+' raised RuntimeError"),
         ({"scores": "bilinear"}, SpecError, "BilinearScore has weights"),
     ],
     ids=["shape", "tuple", "raises", "weights"],
@@ -114,7 +132,7 @@ def test_what_the_attention_is_not_told_of_is_refused():
 
     q = torch.randn(1, 2, 3, 4)
     forward = AttentionInterface()[attnlab.as_huggingface(Own)]
-    with pytest.raises(ModuleError, match="Linear gives softcap to its attention, which 'attnlab' is not told"):
+    with pytest.raises(ModuleError, match=r"Linear gives softcap to its attention, which 'attnlab-\d+' is not told"):
         forward(nn.Linear(1, 1), q, q, q, None, softcap=3.0)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.models.checkpoints import gpt2, llama, saved
 
 from attnlab.cli import FINE, WRONG_USE, call
 from attnlab.core.errors import RunError, SpecError
@@ -38,6 +39,19 @@ DECODERS = {
     "llama": {**LLAMA, "mixer": GROUPED},
     "llama untied": {**LLAMA, "tied": False, "logits_bias": False, "mixer": {**ATTENTION, **PLAIN}},
 }
+OWN = """
+import torch
+from torch import nn
+
+
+class Own(nn.Module):
+    def __init__(self, d_model):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(d_model, 2, batch_first=True)
+
+    def forward(self, x, mask=None):
+        return self.attention(x, x, x, attn_mask=mask, need_weights=False)[0]
+"""
 TRANSLATORS = {"marian": {}, "marian apart": {"embeddings": "separate", "tied": False}, "marian relu": {"n_layers": 1}}
 
 
@@ -51,6 +65,7 @@ def folder(tmp_path_factory):
     for part, some in (("train", sentences), ("val", sentences[::7]), ("exam", sentences[::9])):
         (folder / f"{part}.en").write_text("\n".join(some) + "\n", encoding="utf-8")
         (folder / f"{part}.de").write_text("\n".join(some).upper() + "\n", encoding="utf-8")
+    (folder / "own.py").write_text(OWN)
     (folder / "abc.txt").write_text("abc *de*\r\nf" * 500, encoding="utf-8")
     yield folder
     patch.undo()
@@ -81,7 +96,8 @@ def run_of(folder):
 @pytest.fixture
 def text_run(folder, run_of):
     task = {"name": "char-lm", "text": str(folder / "abc.txt"), "context": 24, "batch": 4}
-    return lambda name, changes: run_of(name, {"name": "decoder", **SMALL, **changes}, task)
+    plain = {"name": "decoder", **SMALL}
+    return lambda name, changes, own=True: run_of(name, {**(plain if own else {}), **changes}, task)
 
 
 @pytest.fixture
@@ -107,6 +123,23 @@ def test_a_decoder_is_the_same_in_transformers(name, text_run, tmp_path):
         torch.testing.assert_close(pretrained(str(out)).eval()(tokens), run.model(tokens), rtol=0, atol=1e-5)
     written = tokenizer.decode(theirs.generate(**inputs, max_new_tokens=13)[0])
     assert written == generate(run, "abc *d", length=13, temperature=0.0)[0]
+
+
+@pytest.mark.parametrize(
+    ("made", "field"), [(gpt2(n_positions=40), "n_positions"), (llama(), "max_position_embeddings")], ids=str
+)
+def test_a_checkpoint_tuned_on_shorter_texts_keeps_its_length(made, field, text_run, tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    saved(tmp_path / "begun", made)
+    changes = {"name": "pretrained", "folder": str(tmp_path / "begun"), "embeddings": "fresh"}
+    run = load_run(text_run(f"tuned {field}", changes, own=False))
+    out = export(run, to="huggingface", out=tmp_path / "out").folder
+    assert read_json(out / "config.json")[field] == made[1][field] > run.task.model_arguments["max_length"]
+    tokens = torch.randint(run.task.model_arguments["vocab_size"], (2, made[1][field]))
+    with torch.no_grad():
+        theirs = AutoModelForCausalLM.from_pretrained(out)(tokens).logits
+        torch.testing.assert_close(theirs, run.model(tokens), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", TRANSLATORS)
@@ -135,9 +168,10 @@ def test_a_translator_is_the_same_in_transformers(name, translation_run, tmp_pat
             assert tokenizer.decode(found[0], skip_special_tokens=True) == ours[0]
 
 
-@pytest.mark.parametrize("name", ["gpt2", "llama", "odd"])
-def test_a_program_takes_any_length(name, text_run, tmp_path):
-    run = load_run(text_run(f"one {name}", {"odd": {"mixer": ODD}, **DECODERS}[name] | {"n_layers": 1}))
+@pytest.mark.parametrize("name", ["gpt2", "llama", "odd", "own"])
+def test_a_program_takes_any_length(name, folder, text_run, tmp_path):
+    known = {"odd": {"mixer": ODD}, "own": {"mixer": f"{folder}/own.py:Own"}, **DECODERS}
+    run = load_run(text_run(f"one {name}", known[name] | {"n_layers": 1}))
     exported = export(run, to="torch-export", out=tmp_path / "out")
     assert len(exported.differences) == 2
     program = torch.export.load(exported.folder / "model.pt2").module()

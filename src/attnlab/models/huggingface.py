@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import math
 from collections.abc import Callable, Mapping
 from typing import Any, final
@@ -17,8 +18,10 @@ from attnlab.core.layouts import Keys, Queries
 from attnlab.nn.attention import Attention
 from attnlab.nn.axes.heads import repeat_heads
 
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 """From q, k, v per head, and where a query may attend, to the heads' outputs."""
+
+_COUNT = itertools.count(1)  # of attentions that nobody named
 
 UNKNOWN = ("softcap", "s_aux", "position_bias", "head_mask")
 """What some models give to attention beside q, k, v and the mask, and what would change their numbers."""
@@ -43,7 +46,7 @@ class PlainAttend:
         q: Queries,
         k: Keys,
         v: Float[Tensor, "batch heads k_len d_v"],
-        allowed: Bool[Tensor, "*more q_len k_len"] | None,
+        allowed: Bool[Tensor, "*more q_len k_len"],
     ) -> Float[Tensor, "batch heads q_len d_v"]:
         """The weighted values."""
         layer = self._layer(q.shape[1], q.shape[-1])
@@ -61,18 +64,19 @@ class PlainAttend:
         return self._layers[n_heads, d_head]
 
 
-def as_huggingface(attention: Spec | Attend, *, name: str = "attnlab") -> str:
+def as_huggingface(attention: Spec | Attend, *, name: str | None = None) -> str:
     """Let models of transformers attend by one's own attention, between their projections.
 
     Parameters
     ----------
     attention : callable, class or mapping
         What is called as ``attention(q, k, v, allowed)`` with q (batch, n_heads, q_len, d_head), k and v
-        (batch, n_heads, k_len, d_head) and `allowed` (batch, 1, q_len, k_len), bool, True where a query may attend, or
-        None where it may everywhere, and returns the heads' outputs (batch, n_heads, q_len, d_head). A class is built
-        once, without arguments. A mapping has arguments of the lab's `Attention`: ``{"normalizers": "sparsemax"}``.
-    name : str
-        What transformers is to call it; a name that is used again stands for the new attention.
+        (batch, n_heads, k_len, d_head) and `allowed` (batch, 1, q_len, k_len), bool, True where a query may attend, and
+        returns the heads' outputs (batch, n_heads, q_len, d_head). A class is built once, without arguments. A mapping
+        has arguments of the lab's `Attention`: ``{"normalizers": "sparsemax"}``.
+    name : str, optional
+        What transformers is to call it; by default ``attnlab-1``, ``attnlab-2`` and so on. A name that is used again
+        stands for the new attention, in models that have it already, too.
 
     Returns
     -------
@@ -111,6 +115,8 @@ def as_huggingface(attention: Spec | Attend, *, name: str = "attnlab") -> str:
     if is_ready(attend) and isinstance(attend, nn.Module):
         _check_weightless(attend)
 
+    name = name or f"attnlab-{next(_COUNT)}"
+
     def forward(
         module: nn.Module,
         q: Tensor,
@@ -141,11 +147,10 @@ def as_huggingface(attention: Spec | Attend, *, name: str = "attnlab") -> str:
 def _called(attend: Any, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None, name: str) -> Tensor:
     """What the attention gives, of the right shape."""
     k, v = repeat_heads(k, q.shape[1]), repeat_heads(v, q.shape[1])
-    allowed, empty = mask, None
-    if mask is not None:
-        allowed = mask if mask.dtype == torch.bool else mask == 0
-        empty = ~allowed.any(-1, keepdim=True)  # (batch, 1, q_len, 1)
-        allowed = allowed | empty
+    mask = torch.ones(len(q), 1, q.shape[2], k.shape[2], dtype=torch.bool, device=q.device) if mask is None else mask
+    allowed = mask if mask.dtype == torch.bool else mask == 0
+    empty = ~allowed.any(-1, keepdim=True)  # (batch, 1, q_len, 1)
+    allowed = allowed | empty
     try:
         found = attend(q, k, v, allowed)
     except (RuntimeError, TypeError, ValueError, AttributeError) as error:
@@ -154,7 +159,7 @@ def _called(attend: Any, q: Tensor, k: Tensor, v: Tensor, *, mask: Tensor | None
     if not isinstance(found, Tensor) or found.shape != wanted:
         got = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
         raise ModuleError(f"the attention '{name}' must return the heads' outputs, {tuple(wanted)}; got {got}")
-    return found if empty is None else found.masked_fill(empty, 0.0)
+    return found.masked_fill(empty, 0.0)
 
 
 def _check_weightless(part: nn.Module) -> None:

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from attnlab.core.errors import ModuleError
 from attnlab.core.files import read_json
+from attnlab.models.from_checkpoint import open_once, pretrained
+from attnlab.models.table import MODELS
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.using.trained import Trained
 from attnlab.training.keeping.runs import SPEC
@@ -27,7 +29,10 @@ def spec_of(trained: Trained) -> Mapping[str, Any]:
 
 def longest_of(trained: Trained) -> int | None:
     """The longest sequence that the model was built for; None where it takes any."""
-    return {**trained.task.model_arguments, **spec_of(trained)["model"]}.get("max_length")
+    model = spec_of(trained)["model"]
+    if MODELS.get(model["name"]) is pretrained:  # a task may be shorter, which cuts nothing off a checkpoint
+        return open_once(model["folder"]).spec["max_length"]
+    return {**trained.task.model_arguments, **model}.get("max_length")
 
 
 def example_inputs(trained: Trained, batch: int, lengths: Sequence[int]) -> Inputs:
