@@ -118,6 +118,7 @@ ALSO = [
     ("model_arguments", lambda _: 7, "model_arguments must return sizes by the names of constructor arguments; got 7"),
     ("model_arguments", lambda _: {"d_in": 0, "d_out": 1, "max_length": 9}, "no model can be built for it"),
     ("floors", lambda _: [0.5], "floors must return Floor"),
+    ("metrics", ("val_loss",), "'metrics' must be a tuple of Metric"),
     (
         "floors",
         lambda _: [Floor("x", 1.0, "u", "loss", "chance")],

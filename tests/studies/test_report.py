@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import re
+from html import escape as escape_html
 from itertools import pairwise
 
 import pytest
@@ -189,6 +190,18 @@ def test_names_are_text_in_every_form(folder):
 
 def test_a_table_of_markdown_survives_a_pipe():
     assert escape("a | b\n`c` <i>") == r"a \| b \`c\` \<i\>"
+
+
+def test_results_show_themselves_in_a_notebook():
+    results = parts()
+    html = results._repr_html_()
+    assert "<script>" not in html
+    assert all(f"{alarm.check}" in html for alarm in results.alarms)
+    for one in results.verdicts:
+        assert f"<td>{escape_html(one.variant)}</td>" in html
+        assert f"<td>{one.verdict}</td>" in html
+        assert f"{one.comparison.difference:+.4g}" in html
+    assert unfinished()._repr_html_()  # nothing has run, and nothing is concluded
 
 
 def test_alarms_stand_before_the_verdicts(folder):

@@ -303,6 +303,16 @@ def test_a_stopped_run_goes_on_to_the_same_bits(tmp_path, number):
     assert torch.equal(weights(resumed), weights(whole))
 
 
+def test_a_stopped_run_that_lost_its_curve_says_so(tmp_path):
+    with pytest.raises(Interrupted):
+        train(tiny_model(), Signals(signal.SIGINT, at=5), recipe(23), folder=tmp_path)
+    (tmp_path / "metrics.jsonl").unlink()
+    with pytest.raises(
+        RunError, match=r"metrics.jsonl is missing, and the curve up to step 6 .* put it back, or remove"
+    ):
+        train(tiny_model(), TinyTask(), recipe(23), folder=tmp_path)
+
+
 @pytest.fixture
 def pythons_own_interrupt():
     """Set the handler that a program started in the background of a shell does not have."""

@@ -244,7 +244,8 @@ class _Check:
 
     def _floored(self) -> None:
         floors = self._called("floors") or ()
-        known = {one.name for name in ("metrics", "judged") for one in getattr(self.task, name, ())}
+        metrics = [one for name in ("metrics", "judged") for one in getattr(self.task, name, ())]
+        known = {one.name for one in metrics if isinstance(one, Metric)}
         kinds = get_args(get_type_hints(Floor)["kind"])
         for floor in floors:
             if not isinstance(floor, Floor):

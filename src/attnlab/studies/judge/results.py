@@ -6,11 +6,14 @@ Nothing here trains or draws. A study that is still running, or that lost cells,
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal, final
 
 from attnlab.core.contracts import Floor, Metric
+from attnlab.inspection.drawing.pieces import drawn, table
 from attnlab.studies.define.study import Contrast
 from attnlab.studies.judge.claims import Claim, Target
 from attnlab.studies.judge.luck import Tuned
@@ -173,6 +176,28 @@ class StudyResults:
     answer: str | None = None
     heads: tuple[PartsJudged, ...] = ()
 
+    def _repr_html_(self) -> str:
+        """What each variant reached and what is concluded of it, with the alarms before."""
+        head = (
+            "variant",
+            f"{self.metric.name} ({self.metric.unit})",
+            "seeds",
+            "against",
+            "difference",
+            "interval",
+            "verdict",
+        )
+        rows = [
+            (variant.name, *_reached(variant.values(self.metric.name)), *(_concluded(one) if one else ("",) * 4))
+            for variant in self.variants
+            for one in self.concluded(variant.name) or (None,)
+        ]
+        alarms = [
+            f"{alarm.check}{f' ({alarm.variant})' * bool(alarm.variant)}: {alarm.message}" for alarm in self.alarms
+        ]
+        title = f"{self.study}: {self.question}"
+        return drawn(title, *alarms, table(head, rows, numbers=(1, 2, 4, 5))).html
+
     @functools.cached_property
     def verdicts(self) -> tuple[Verdict, ...]:
         """What the rules conclude, one verdict a comparison: computed once, read by every form of the report."""
@@ -270,3 +295,18 @@ class StudyResults:
     def variant(self, name: str) -> VariantResults:
         """The variant of a name."""
         return {variant.name: variant for variant in self.variants}[name]
+
+
+def _reached(values: Mapping[int, float]) -> tuple[str, str]:
+    """A metric's mean and standard deviation over seeds, and how many there are."""
+    finite = [value for value in values.values() if math.isfinite(value)]
+    spread = f" \u00b1 {stdev(finite):.2g}" if len(finite) > 1 else ""
+    return f"{fmean(finite):.4g}{spread}" if finite else "", str(len(finite))
+
+
+def _concluded(one: Verdict) -> tuple[str, str, str, str]:
+    """What a variant is compared with, the difference, its interval and the verdict."""
+    compared = one.comparison
+    difference = "" if compared.difference is None else f"{compared.difference:+.4g}"
+    between = "" if compared.low is None or compared.high is None else f"{compared.low:+.4g} to {compared.high:+.4g}"
+    return one.baseline, difference, between, one.verdict

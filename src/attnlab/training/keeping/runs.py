@@ -135,10 +135,18 @@ class MetricsLog:
         The run folder.
     after_step : int
         Records of later steps are dropped first: they are of a run that was cut off after its last checkpoint.
+
+    Raises
+    ------
+    RunError
+        If the records up to this step are missing, or damaged.
     """
 
     def __init__(self, folder: Path, *, after_step: int) -> None:
         self.path = folder / METRICS
+        if after_step > 0 and not self.path.exists():
+            with mendable(folder):
+                raise RunError(f"{self.path} is missing, and the curve up to step {after_step} with it")
         kept = [record for record in read_metrics(folder) if record["step"] <= after_step]
         write_text(self.path, "".join(_line(record) for record in kept))
         with writing(folder):
