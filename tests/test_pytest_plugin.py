@@ -44,6 +44,12 @@ def test_what_cannot_be_examined_fails_with_the_reason(project):
     done.stdout.fnmatch_lines(["*defines no 'Nobody'*", "*doctor has no option --causl; did you mean*"])
 
 
+def test_a_quote_that_stays_open_is_wrong_use(project):
+    done = project.runpytest_subprocess("--attnlab-doctor", "mine.py:Right 'unclosed")
+    done.stderr.fnmatch_lines(["ERROR: --attnlab-doctor mine.py:Right 'unclosed: No closing quotation"])
+    assert done.ret == pytest.ExitCode.USAGE_ERROR
+
+
 def test_keywords_choose_among_examinations(project):
     done = project.runpytest_subprocess("--attnlab-doctor", "mine.py:Right", "-k", "own")
     done.assert_outcomes(passed=1, deselected=1)

@@ -32,7 +32,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)  # before -k and -m choose among tests
 def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Add a test for everything that is to be examined."""
-    items += [DoctorItem.from_parent(session, name=f"doctor[{words}]") for words in config.getoption(OPTION)]
+    asked = config.getoption(OPTION)
+    for words in asked:
+        try:
+            _split(words)
+        except ValueError as error:
+            raise pytest.UsageError(f"{OPTION} {words}: {error}") from error
+    items += [DoctorItem.from_parent(session, name=f"doctor[{words}]") for words in asked]
 
 
 @final
@@ -42,7 +48,7 @@ class DoctorItem(pytest.Item):
     @property
     def words(self) -> list[str]:
         """What follows ``attnlab doctor`` on a command line."""
-        return shlex.split(self.name.removeprefix("doctor[").removesuffix("]"), posix=os.name == "posix")
+        return _split(self.name.removeprefix("doctor[").removesuffix("]"))
 
     def runtest(self) -> None:
         """Examine it; what is wrong fails with the words of the doctor."""
@@ -55,6 +61,10 @@ class DoctorItem(pytest.Item):
     def reportinfo(self) -> tuple[Any, None, str]:
         """Where a failure is shown to come from."""
         return self.config.invocation_params.dir, None, f"attnlab doctor {shlex.join(self.words)}"
+
+
+def _split(words: str) -> list[str]:
+    return shlex.split(words, posix=os.name == "posix")
 
 
 def _complaint(answer: str, said: str) -> str:

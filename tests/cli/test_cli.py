@@ -10,6 +10,7 @@ import sys
 import pytest
 from tests.studies.example_results import shapes
 
+from attnlab import cli
 from attnlab.cli import FAILED, FINE, WRONG_USE, call
 from attnlab.cli.catalog import TABLES, entries
 from attnlab.cli.run import report_and_show
@@ -143,6 +144,8 @@ def test_a_note_about_all_variants_is_told_once_and_long_times_in_days(study, ca
 
 
 def test_help_says_where_sentences_come_from(capfd):
+    assert call(["completion", "--help"]) == FINE
+    assert "in ~/.bashrc" in " ".join(capfd.readouterr().out.replace("│", "").split())
     assert call(["translate", "--help"]) == FINE
     printed = " ".join(re.sub(r"[│\s]+", " ", capfd.readouterr().out).split())
     assert "the lines of the file or of standard input" in printed
@@ -199,6 +202,8 @@ def test_what_the_system_refuses_is_said_with_what_is_known(error, sentence, cap
         (["doctor", "mine.py:Mine", "--not-causl"], "did you mean '--not-causal'?"),
         (["report", "runs/mine", "-q"], "report has no option -q; known: --figures, --json"),
         (["translate", "run", "-A dog."], "translate has no option -A dog.; known: --file, "),
+        (["run", "mine.yaml", "--out", ""], "must be a folder; got an empty word"),
+        (["predict", "run", "x.npy", "--out", "none/a.npy"], "--out none/a.npy: there is no folder none; make it"),
         (["translate", "run", "-A dog."], "(write -- before words that begin with a dash and are no options)"),
     ],
 )
@@ -208,6 +213,32 @@ def test_wrong_use_is_exit_code_2_and_a_sentence(arguments, expected, capfd):
     printed = capfd.readouterr()
     assert expected in " ".join(printed.err.split())
     assert "Traceback" not in printed.err + printed.out
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), "this asks for more memory than there is (MemoryError); choose smaller sizes"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "this asks for more memory than there"),
+        (RecursionError("maximum recursion depth exceeded"), "nested too deeply to be worked with; make it flatter"),
+    ],
+)
+def test_what_is_too_large_is_a_sentence(monkeypatch, capfd, error, expected):
+    def fail(*_, **__):
+        raise error
+
+    monkeypatch.setattr(cli, "app", fail)
+    assert call(["list"]) == FAILED
+    assert expected in " ".join(capfd.readouterr().err.split())
+
+
+def test_an_error_of_the_lab_itself_keeps_its_traceback(monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("shapes do not fit")
+
+    monkeypatch.setattr(cli, "app", fail)
+    with pytest.raises(RuntimeError, match="shapes do not fit"):
+        call(["list"])
 
 
 @pytest.mark.parametrize("kind", ["studies", *TABLES])

@@ -152,6 +152,7 @@ def test_every_sentence_has_its_own_longest_length(beam):
     ("search", "text"),
     [
         ({"beam": 0}, "beam must be at least 1; got 0"),
+        ({"beam": 10**6}, "beam must be at most 1,000; got 1,000,000"),
         ({"max_length": 0}, "max_length must be at least 1; got 0"),
         ({"max_length": [0]}, r"max_length must be at least 1; got \[0\]"),
         ({"alpha": -0.5}, "alpha must be a number of at least 0; got -0.5"),

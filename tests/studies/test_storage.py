@@ -54,7 +54,9 @@ def test_what_storage_that_fails_now_and_then_leaves_are_the_same_numbers(study,
 
 def test_storage_that_fails_for_good_ends_a_study_from_which_the_same_command_goes_on(study, tmp_path, fail):
     fail(lambda nth: nth > 20)
-    with pytest.raises(RunError, match=r"cannot write in .*What was saved before is still valid"):
+    with pytest.raises(
+        RunError, match=r"cannot write in .*What was saved before is still valid; .* and give the same command again"
+    ):
         run_study(study, tmp_path / "disturbed", executor=InProcess())
     fail(lambda _: False)
     run_study(study, tmp_path / "disturbed", executor=InProcess())

@@ -189,6 +189,8 @@ def test_a_text_beside_the_study_is_found_from_anywhere(write_study, tmp_path, m
     monkeypatch.chdir("/")
     assert load_study(path).task["text"] == str(tmp_path / "mine.txt")
     assert load_study(path).content["task"]["text"] == "mine.txt"
+    empty = write_study(GOOD.replace("{name: shapes}", "{name: char-lm, text: ''}"))
+    assert load_study(empty).task["text"] == ""  # not the folder that the study lies in
 
 
 def test_a_folder_of_the_same_name_hides_no_study(tmp_path, monkeypatch):

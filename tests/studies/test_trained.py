@@ -532,6 +532,8 @@ def test_the_command_writes(runs, capsys):
     assert "must be a whole number; got 2.7" in " ".join(capsys.readouterr().err.split())
     assert call(["generate", run, "--samples", "-1"]) == WRONG_USE
     assert "samples must be at least 1; got -1" in capsys.readouterr().err
+    assert call(["generate", run, "--samples", "100000000000"]) == WRONG_USE
+    assert "samples must be at most 10,000; got 100,000,000,000" in capsys.readouterr().err
     assert call(["generate", run, "--length", "99999999999999999999"]) == WRONG_USE
     assert "length must be at most 1,000,000; got 99,999,999,999,999,999,999" in capsys.readouterr().err
 

@@ -304,12 +304,19 @@ def test_tables_that_are_no_items_are_refused(tmp_path, rows, text):
             "a.csv has semicolons between its columns; commas are needed, or tabs in a",
         ),
         ("text,label\nschön,ja\n".encode("cp1252"), "a.csv cannot be read: .*; save it as UTF-8"),
+        (b"text,label\n" + b"a" * 2**17 + b" long document,1\n", "the validation part is empty: there are 1 items"),
     ],
 )
 def test_tables_as_spreadsheets_save_them_say_what_to_change(tmp_path, content, text):
     (tmp_path / "a.csv").write_bytes(content)
     with pytest.raises(DataError, match=text):
         Classify(str(tmp_path / "a.csv"))
+
+
+def test_a_line_that_is_nested_too_deeply_is_named(tmp_path):
+    (tmp_path / "a.jsonl").write_text("[" * 10**5)
+    with pytest.raises(DataError, match=r"a.jsonl, line 1: a JSON object is needed; got "):
+        Classify(str(tmp_path / "a.jsonl"))
 
 
 def test_arguments_that_fit_nothing_are_refused(numbers, save, tmp_path):
@@ -436,13 +443,16 @@ def test_pairs_that_do_not_fit_are_refused(save, inputs, targets, text):
         Sequences(save("x", inputs), save("y", targets))
 
 
-def test_what_else_is_refused(save):
+def test_what_else_is_refused(save, tmp_path):
     files = pairs(save)
     task = Sequences(*files)
     with pytest.raises(SpecError, match="validation must be a share, or two files, of inputs and of targets; got x"):
         Sequences(*files, validation="x")
     with pytest.raises(DataError, match=r"must be an array \(.npy\) or a table of numbers"):
         Sequences(files[0], "targets.txt")
+    (tmp_path / "empty.csv").write_text("\n")
+    with pytest.raises(DataError, match=r"empty.csv holds no items: it has no row of numbers"):
+        Sequences(files[0], str(tmp_path / "empty.csv"))
     with pytest.raises(SpecError, match="label smoothing needs classes"):
         task.loss(torch.zeros(64, LENGTH, 2), task.train_batch(0, 0), 0.1)
     with pytest.raises(ModuleError, match=r"outputs must have shape \(64, 7, 2\) \(batch, length, outputs\); got"):

@@ -10,6 +10,7 @@ import unicodedata
 
 import fsspec
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -118,6 +119,12 @@ def test_of_a_larger_text_no_more_is_read(tmp_path, name):
         ("a.jsonl", objects(["one"], "body"), "line 1: a JSON object with a text in 'text' .*; field: names another"),
         ("a.jsonl", b'{"text": 7}', "line 1: a JSON object with a text in 'text'"),
         ("a.jsonl", b'{"text": "\\ud83d"}', "line 1: a JSON object with a text in 'text'"),
+        ("a.jsonl", objects(["one"]) + b"\n" + b"[" * 10**5, "line 2: a JSON object with a text in 'text' is needed"),
+        (
+            "a.json",
+            b'[{"text": "one"}]',
+            r"a.json would be read as raw JSON; write one object a line into a .jsonl file",
+        ),
         ("a.gz", gzip.compress(TEXT.encode(), mtime=0)[:-9], "a.gz cannot be read: "),
         ("a.gz", TEXT.encode(), "a.gz cannot be read: "),
     ],
@@ -146,3 +153,24 @@ def test_what_is_not_there(tmp_path):
         find_sources("nowhere://a")
     with pytest.raises(DataError, match="at least one file; got an empty list"):
         find_sources([])
+    with pytest.raises(DataError, match="needs the name of a file or folder; got ''"):
+        find_sources("")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (
+            type("NoCredentialsError", (Exception,), {})("none"),
+            "no credentials for .*//a: none; set them as its .* AWS_",
+        ),
+        (type("EndpointError", (Exception,), {})("far away"), "memory://a cannot be read: far away"),
+    ],
+)
+def test_what_a_store_says_is_said_with_its_address(monkeypatch, error, text):
+    def fail(*_):
+        raise error
+
+    monkeypatch.setattr(MemoryFileSystem, "isfile", fail)
+    with pytest.raises(DataError, match=text):
+        find_sources("memory://a")

@@ -115,6 +115,8 @@ def test_no_devices_are_an_error():
         on_devices(0, one_fails)
     with pytest.raises(SpecError, match="devices 2: torch finds 0 CUDA devices on this machine"):
         on_devices(2, one_fails, device="cuda")
+    with pytest.raises(SpecError, match=r"devices 9999: this machine has \d+ cores, and processes beyond 4 a core"):
+        on_devices(9999, one_fails)
     with pytest.raises(SpecError, match="'devices': should be greater than 0; got 0"):
         recipe(devices=0)
 

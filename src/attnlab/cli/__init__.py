@@ -7,13 +7,14 @@ before a command needs it.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 
 import cyclopts
 
 from attnlab.cli.terminal import Terminal
-from attnlab.core.errors import AttnlabError, DataError, Interrupted, RunError, SpecError, did_you_mean
+from attnlab.core.errors import AttnlabError, DataError, Interrupted, RunError, SpecError, did_you_mean, text_of
 
 HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
 """Read by torch at its first allocation: on Linux, large tensors lie in pages of 2 MiB instead of 4 KiB then."""
@@ -22,6 +23,11 @@ FINE, FAILED, WRONG_USE, INTERRUPTED = 0, 1, 2, 130
 HELP = """A laboratory for attention: what is each part worth, on my task, on my machine, and how sure can I be?
 
 Try: attnlab run shapes
+"""
+COMPLETION = """Print what lets a shell complete commands.
+
+bash: `eval "$(attnlab completion bash)"` in `~/.bashrc`. zsh: `attnlab completion zsh > FOLDER/_attnlab`, a folder of
+`$fpath`. fish: `attnlab completion fish > ~/.config/fish/completions/attnlab.fish`.
 """
 
 app = cyclopts.App(name="attnlab", help=HELP, version_flags=["--version"])
@@ -49,7 +55,7 @@ app.command("attnlab.cli.view:view", name="view", help="Show studies and runs in
 app.command("attnlab.cli.report:report", name="report", help="Write the report of a study's folder anew.")
 app.command("attnlab.cli.catalog:show", name="list", help="List studies, tasks, models and every part.")
 app.command("attnlab.cli.schema:schema", name="schema", help="Print the JSON schema of study files, for editors.")
-app.command("attnlab.cli.completion:completion", name="completion", help="Print what lets a shell complete commands.")
+app.command("attnlab.cli.completion:completion", name="completion", help=COMPLETION)
 app.command("attnlab.cli.bench:bench", name="bench", help="Measure attnlab beside its alternatives, in one run.")
 
 
@@ -66,6 +72,8 @@ def call(arguments: Sequence[str] | None = None) -> int:
         code = app(arguments, exit_on_error=False, print_error=False, result_action="return_value")
     except (cyclopts.CycloptsError, AttnlabError, OSError, KeyboardInterrupt) as error:
         return _said(error, errors)
+    except (MemoryError, RuntimeError) as error:
+        return _too_large(error, errors)
     return code if isinstance(code, int) else FINE
 
 
@@ -97,6 +105,21 @@ def _said(error: BaseException, errors: Terminal) -> int:
             told = filter(None, ("attnlab", error.strerror or str(error), error.filename))
             errors.print(": ".join(map(str, told)), markup=False, soft_wrap=True)
     return code
+
+
+def _too_large(error: Exception, errors: Terminal) -> int:
+    """Say that something asks for more than there is, and return the exit code; raise what says anything else."""
+    from attnlab.core.machine import NO_MEMORY, SMALLER
+
+    if isinstance(error, RecursionError):
+        said = "something given is nested too deeply to be worked with; make it flatter"
+    elif isinstance(error, MemoryError) or re.search(f"{NO_MEMORY}|out of memory", str(error)):
+        said = f"this asks for more memory than there is ({text_of(error)}); {SMALLER}"
+    else:
+        raise error
+    errors.print("[bold red]attnlab:[/] ", end="")
+    errors.print(said, markup=False, highlight=False, soft_wrap=True)
+    return FAILED
 
 
 def _unknown_option(error: cyclopts.UnknownOptionError) -> str:

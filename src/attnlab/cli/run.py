@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.cli.terminal import Terminal
-from attnlab.cli.words import Whole
+from attnlab.cli.words import Folder, Whole
 from attnlab.core.errors import SpecError
 
 
@@ -18,7 +18,7 @@ def run(
     /,
     *,
     scale: str | None = None,
-    out: Path | None = None,
+    out: Folder | None = None,
     seeds: str | None = None,
     device: str = "auto",
     jobs: Whole | None = None,

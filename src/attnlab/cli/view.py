@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from attnlab.cli.words import Whole, argument
-from attnlab.core.errors import SpecError
+from attnlab.core.errors import DataError, SpecError
 
 if TYPE_CHECKING:
     from attnlab.viewer.inside.own import OwnModule
@@ -85,6 +85,8 @@ def _module(target: str, text: Path | None, arguments: Sequence[str], causal: bo
     if is_checkpoint(Path(target)):
         from attnlab.models import from_checkpoint
 
+        if text is not None and not text.exists():
+            raise DataError(f"--text: no file {text}")
         made = f"{from_checkpoint.__file__}:{from_checkpoint.pretrained.__name__}"
         shown = "" if text is None else str(text.resolve())
         return OwnModule(made, {"folder": str(Path(target).resolve())}, shown, causal, target)

@@ -20,6 +20,15 @@ def _whole(_: type, tokens: Sequence[Token]) -> int:
         raise ValueError(f"must be a whole number; got {tokens[0].value}") from None
 
 
+def _folder(_: type, tokens: Sequence[Token]) -> Path:
+    """A folder; an empty word, such as a variable that is not set, is not the current one."""
+    if not tokens[0].value.strip():
+        raise ValueError("must be a folder; got an empty word (. is the current folder)")
+    return Path(tokens[0].value)
+
+
+Folder = Annotated[Path, Parameter(converter=_folder)]
+"""A folder that is written to."""
 Whole = Annotated[int, Parameter(converter=_whole)]
 """A whole number, written as one."""
 Runs = Annotated[tuple[Path, ...], Parameter(negative="")]

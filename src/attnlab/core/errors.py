@@ -60,6 +60,16 @@ def text_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {shown}" if shown else type(error).__name__
 
 
+def no_credentials(error: Exception, address: str) -> str:
+    """How to give the credentials that a store's library asks for; nothing where that is not what it says."""
+    if "Credential" not in type(error).__name__:
+        return ""
+    return (
+        f"no credentials for {address}: {text_of(error).partition(': ')[2]}; set them as its library reads them, "
+        "for s3:// AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or ~/.aws/credentials"
+    )
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A hint that names the known word closest to `name`, or lists them, many in part.
 

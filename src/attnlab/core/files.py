@@ -45,6 +45,9 @@ PASSING = (
 WAITS_S = (1, 2, 4, 8, 16, 32, 64)
 """How long is waited before storage that failed is tried again, one after the other."""
 
+CHANGED = "it was cut or changed: put back a copy of it, or do again in another folder what wrote it"
+"""How to go on after a file that the lab wrote."""
+
 
 @contextlib.contextmanager
 def writing(folder: Path) -> Iterator[None]:
@@ -117,7 +120,7 @@ def _what_is_wrong(folder: Path, error: Exception) -> str:
         remedy = "make the folder writable"
     return (
         f"{what} {folder}: {error}{room}. "
-        f"What was saved before is still valid; {remedy} and start the same run again to go on from it"
+        f"What was saved before is still valid; {remedy} and give the same command again"
     )
 
 
@@ -241,9 +244,9 @@ def parse_record(text: str, path: Path) -> FileRecord:
     try:
         value = json.loads(text, object_hook=record, parse_constant=_number, parse_float=_number)
     except (ValueError, RecursionError) as error:
-        raise RunError(f"{path} cannot be read: {error}") from error
+        raise RunError(f"{path} cannot be read: {error}; {CHANGED}") from error
     if not isinstance(value, FileRecord):
-        raise RunError(f"{path} cannot be read: it must hold a JSON object; got a {type(value).__name__}")
+        raise RunError(f"{path} cannot be read: it must hold a JSON object; got a {type(value).__name__}; {CHANGED}")
     return value
 
 

@@ -23,10 +23,15 @@ def share_of(d_model: int, n_heads: int) -> int:
     return d_model // n_heads
 
 
-def require_positive(name: str, value: int) -> None:
-    """Raise unless a size is at least 1."""
+WIDEST_BEAM = 1000  # beginnings that a search keeps: far beyond where more of them help
+
+
+def require_positive(name: str, value: int, most: float = math.inf) -> None:
+    """Raise unless a size is at least 1, and at most what is sensible."""
     if value < 1:
         raise SpecError(f"{name} must be at least 1; got {value}")
+    if value > most:
+        raise SpecError(f"{name} must be at most {most:,}; got {value:,}")
 
 
 def require_not_negative(name: str, value: float) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BufferedReader
-from typing import BinaryIO, final
+from typing import Any, BinaryIO, final
 
 import fsspec
 import numpy as np
@@ -26,11 +26,12 @@ from fsspec.utils import infer_compression
 from jaxtyping import UInt32
 
 from attnlab.core.cache import keep_result, read_result
-from attnlab.core.errors import DataError
+from attnlab.core.errors import AttnlabError, DataError, no_credentials
 from attnlab.text.rows import ARROW, TABLES, read_texts
 
 OBJECTS = ".jsonl"
 """Ending of files of which every line is a JSON object with a text in one of its fields."""
+ONE_VALUE = ".json"  # ending of files that hold one value on many lines
 ENDINGS = (".txt", OBJECTS, *TABLES)
 """Of the files that are read where a folder is named; that of a compressed file may follow."""
 PARTED, TEMPORARY = "dataset_dict.json", "cache-"
@@ -102,6 +103,8 @@ def find_sources(paths: str | Sequence[str], hint: str = "") -> list[Source]:
 
 
 def _files_at(path: str, hint: str) -> list[Source]:
+    if not path.strip():
+        raise DataError(f"a text needs the name of a file or folder; got '{path}'")
     with said(path):
         files, place = url_to_fs(path)
         names = [place] if files.isfile(place) else []
@@ -144,8 +147,13 @@ def read_pieces(source: Source, field: str = FIELD, seen: Callable[[bytes], obje
     Raises
     ------
     DataError
-        If the file cannot be read, is not UTF-8, or a line or row has no text in that field.
+        If the file cannot be read, is not UTF-8, is JSON but not JSON lines, or a line or row has no text in the field.
     """
+    if _uncompressed(source.path).endswith(ONE_VALUE):
+        raise DataError(
+            f"{source.path} would be read as raw JSON; write one object a line into a {OBJECTS} file (of an array: "
+            f"jq -c '.[]' pages{ONE_VALUE} > pages{OBJECTS}), or name it .txt if raw JSON is meant"
+        )
     place, last = source.start, ""
     left = None if source.stop is None else source.stop - place
     with said(source.path), open_bytes(source.path) as file:
@@ -267,7 +275,12 @@ def said(path: str) -> Iterator[None]:
     """Turn what goes wrong with a file into a `DataError` that names it."""
     try:
         yield
-    except (ImportError, OSError, EOFError, ValueError, zlib.error) as error:
+    except Exception as error:
+        known = isinstance(error, (ImportError, OSError, EOFError, ValueError, zlib.error))
+        if isinstance(error, AttnlabError) or not (known or "://" in path):  # a store's library has errors of its own
+            raise
+        if wanting := no_credentials(error, path):
+            raise DataError(wanting) from error
         hint = "; save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
         raise DataError(f"{path} cannot be read: {error}{hint}") from error
 
@@ -327,7 +340,7 @@ def _texts(block: str, field: str, path: str, place: int) -> Iterator[str]:
         if not line.strip():
             continue
         try:
-            text = json.loads(line)[field]
+            text = parse_line(line)[field]
             text.encode()  # half of a surrogate pair is no character
         except (ValueError, LookupError, TypeError, AttributeError) as error:
             raise DataError(
@@ -336,6 +349,14 @@ def _texts(block: str, field: str, path: str, place: int) -> Iterator[str]:
             ) from error
         if text:
             yield text
+
+
+def parse_line(line: str) -> Any:
+    """What a line of JSON holds; a `ValueError` where it is none, or nested too deeply."""
+    try:
+        return json.loads(line)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
 
 
 def _line(text: str) -> str:

@@ -113,7 +113,7 @@ def test_a_file_of_objects(tmp_path):
     cut = place_of("Two")
     assert list(Part.from_json(Part(text, cut + 1, held_out=True).to_json()).pairs())[-1] == (3, ("Two", "Zwei"))
     assert (3, ("Two", "Zwei")) in list(Part(text, cut).pairs())
-    for line in ('{"en": "one"}', "7", '{"en": 1, "de": "eins"}', "{"):
+    for line in ('{"en": "one"}', "7", '{"en": 1, "de": "eins"}', "{", "[" * 10**5):
         path.write_text(line, encoding="utf-8")
         with pytest.raises(DataError, match="line 1: a JSON object with texts in 'en' and 'de' is needed; got"):
             list(text.pairs())

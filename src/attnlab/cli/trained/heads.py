@@ -10,6 +10,7 @@ from rich.table import Table
 
 from attnlab.cli.terminal import Terminal
 from attnlab.cli.words import Whole
+from attnlab.core.errors import SpecError
 
 if TYPE_CHECKING:
     from attnlab.studies.judge.worth import PartsJudged
@@ -103,10 +104,13 @@ def heads(
 
 def _subject(folder: Path, text: Path | None, weights: str) -> MeasuredModel:
     """A checkpoint where there is a text, else a run."""
+    from attnlab.studies.run.folder import RULES, SPEC
     from attnlab.studies.using.measured import measured_checkpoint, measured_run
     from attnlab.studies.using.trained import load_run
 
     if text is not None:
+        if any((folder / file).is_file() for file in (SPEC, RULES)):
+            raise SpecError(f"--text is of a checkpoint; {folder} is a run or study of attnlab: leave it out")
         return measured_checkpoint(folder, text)
     return measured_run(load_run(folder, which=weights), weights)
 

@@ -50,6 +50,8 @@ def predict(
 
     if out.suffix != ARRAY:
         raise SpecError(f"--out must be an {ARRAY} file; got {out}")
+    if not out.parent.is_dir():
+        raise SpecError(f"--out {out}: there is no folder {out.parent}; make it, or choose another")
     trained = [load_run(folder, which=weights, device=device) for folder in (run, *also)]
     found = answers_for(trained, read_array(inputs))
     np.save(out, found)

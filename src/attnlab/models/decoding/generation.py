@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from attnlab.core.errors import SpecError
-from attnlab.core.sizes import require_not_negative, require_positive
+from attnlab.core.sizes import WIDEST_BEAM, require_not_negative, require_positive
 
 COLDEST = 1e-6  # the lowest temperature: logits over a lower one may overflow, and it draws as 0 does
 
@@ -90,7 +90,7 @@ def beam_search(
     .. [1] Vaswani et al., 2017, arXiv:1706.03762, section 6.1 (beam 4, alpha 0.6).
     """
     limits = [max_length] * sentences if isinstance(max_length, int) else list(max_length)
-    require_positive("beam", beam)
+    require_positive("beam", beam, WIDEST_BEAM)
     require_not_negative("alpha", alpha)
     if any(limit < 1 for limit in limits):
         raise SpecError(f"max_length must be at least 1; got {max_length}")

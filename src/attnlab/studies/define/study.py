@@ -459,7 +459,7 @@ def _beside(folder: Path, key: str, given: Any) -> Any:
         return [_beside(folder, key, one) for one in given]
     if isinstance(given, dict):
         return {inner: _beside(folder, inner, one) for inner, one in given.items()}
-    if not isinstance(given, str) or is_path(given):
+    if not isinstance(given, str) or not given.strip() or is_path(given):
         return given
     path = folder / Path(given).expanduser()
     is_file = path.is_file() and (key in ("text", "corpus") or "." in given)

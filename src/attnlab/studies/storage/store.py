@@ -13,7 +13,7 @@ from typing import Any, final
 
 from fsspec.core import url_to_fs
 
-from attnlab.core.errors import RunError, SpecError
+from attnlab.core.errors import RunError, SpecError, no_credentials
 from attnlab.core.files import NO_ROOM
 
 LIBRARIES = {"s3": "s3fs", "s3a": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
@@ -152,11 +152,8 @@ class Store:
 
     def _what_is_wrong(self, error: Exception, words: str) -> str:
         """What a person has to put right; nothing where waiting may help."""
-        if "Credential" in type(error).__name__:
-            return (
-                f"no credentials for {self.url}: {words}; set them as its library reads them, for s3:// "
-                "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or ~/.aws/credentials"
-            )
+        if wanting := no_credentials(error, self.url):
+            return wanting
         if isinstance(error, FileNotFoundError):
             return f"{self.url} is not there: {words}; create the bucket first, or correct its name"
         if getattr(error, "errno", None) in NO_ROOM or FULL.search(words):

@@ -35,6 +35,7 @@ from attnlab.training.keeping.checkpoints import load_model_weights
 from attnlab.training.keeping.runs import RESULT, lost_curve, read_metrics
 
 LARGEST_SEED = 2**63 - 1  # what torch takes
+MOST_TEXTS = 10**4  # that are written together
 LONGEST_TEXT = 10**6  # tokens of a text that is written: more than anyone waits for
 
 
@@ -457,10 +458,8 @@ def generate(
         prompt = "\n" if codec.kind == "text" or "\n" in codec.vocabulary.symbols else codec.decode([0])
     if not prompt:
         raise DataError("a prompt of at least one character is needed, such as a line break")
-    require_positive("length", length)
-    if length > LONGEST_TEXT:
-        raise SpecError(f"length must be at most {LONGEST_TEXT:,}; got {length:,}")
-    require_positive("samples", samples)
+    require_positive("length", length, LONGEST_TEXT)
+    require_positive("samples", samples, MOST_TEXTS)
     if not 0 <= seed <= LARGEST_SEED:
         raise SpecError(f"seed must lie in [0, {LARGEST_SEED}]; got {seed}")
     tokens = torch.tensor(codec.encode(prompt)).expand(samples, -1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,11 +13,12 @@ from jaxtyping import Int64
 
 from attnlab.core.errors import DataError
 from attnlab.text.rows import TABLES, read_columns
-from attnlab.text.sources import OBJECTS, find_sources, open_bytes, said
+from attnlab.text.sources import OBJECTS, find_sources, open_bytes, parse_line, said
 
 ARRAY, COMMAS, TABS = ".npy", ".csv", ".tsv"
 ENDINGS = (ARRAY, COMMAS, TABS, OBJECTS, *TABLES)
 CHECKED = 4096  # items that are looked at together, so that a mapped array is never in memory whole
+LONGEST_CELL = 2**31 - 1  # characters; Python stops at 2**17, which a document has
 
 WHOLE = re.compile(r"[+-]?\d+")
 
@@ -84,6 +84,8 @@ def require_finite(array: np.ndarray, path: str) -> None:
 
 def _rows_of_numbers(path: str, table: Table) -> np.ndarray:
     """The rows of a table as one array, of whole numbers where all are."""
+    if not table:
+        raise DataError(f"{path} holds no items: it has no row of numbers")
     columns = [numbers(values, f"{path}, column '{name}'") for name, values in table.items()]
     return np.stack(columns, axis=1) if len(columns) > 1 else columns[0]
 
@@ -136,7 +138,7 @@ def _of_objects(path: str, lines: Sequence[tuple[int, str]]) -> Table:
     rows = []
     for number, line in lines:
         try:
-            row = json.loads(line)
+            row = parse_line(line)
         except ValueError as error:
             raise DataError(f"{path}, line {number}: a JSON object is needed; got {line.strip()!r:.60}") from error
         if not isinstance(row, dict) or (rows and row.keys() != rows[0].keys()):
@@ -148,6 +150,7 @@ def _of_objects(path: str, lines: Sequence[tuple[int, str]]) -> Table:
 
 def _of_lines(path: str, text: io.TextIOWrapper) -> Table:
     """The columns of CSV or TSV; where the first line is of numbers alone, columns are named by their numbers."""
+    csv.field_size_limit(LONGEST_CELL)
     reader = csv.reader(text, delimiter="\t" if ".tsv" in path else ",")
     rows = []
     for row in reader:

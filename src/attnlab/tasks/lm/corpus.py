@@ -57,8 +57,10 @@ class Documents:
         names = [part for part in PARTS[1:] if part in self.shares]
         held = [Fraction(str(self.shares[part])) for part in names]
         if not lengths or (len(lengths) > 1 and len(lengths) <= len(names)):
+            where = self.text[0].path + (f" and {len(self.text) - 1} more files" if len(self.text) > 1 else "")
             raise DataError(
-                f"the text has {len(lengths)} documents, and every part ({', '.join(['train', *names])}) needs one"
+                f"the text has {len(lengths)} documents, and every part ({', '.join(['train', *names])}) needs one "
+                f"({where}); give more documents, or a part a file of its own"
             )
         if len(lengths) > 1:
             return CutCorpus(self, part_of=_by_documents(lengths, held, names, self.seed))

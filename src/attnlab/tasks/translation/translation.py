@@ -19,7 +19,7 @@ from attnlab.core.build import Spec
 from attnlab.core.contracts import Batch, Floor, Metric, Predict, Write
 from attnlab.core.errors import DataError, SpecError
 from attnlab.core.generators import generator_for
-from attnlab.core.sizes import require_known, require_not_negative, require_positive
+from attnlab.core.sizes import WIDEST_BEAM, require_known, require_not_negative, require_positive
 from attnlab.tasks.codecs import SentenceCodec
 from attnlab.tasks.held_out import PREFIXES
 from attnlab.tasks.next_tokens import IGNORED, NextTokens
@@ -119,7 +119,7 @@ class Translation:
         drop_copies: bool = False,
     ) -> None:
         require_positive("batch_tokens", batch_tokens)
-        require_positive("beam", 1 if beam is None else beam)
+        require_positive("beam", 1 if beam is None else beam, WIDEST_BEAM)
         for name, value in (("alpha", alpha), ("coverage", coverage)):
             require_not_negative(name, value)
         require_positive("max_length", max_length)

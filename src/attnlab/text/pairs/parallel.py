@@ -10,7 +10,6 @@ import codecs
 import functools
 import hashlib
 import itertools
-import json
 import unicodedata
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -18,7 +17,7 @@ from typing import Any, BinaryIO, ClassVar, NamedTuple, final
 
 from attnlab.core.errors import DataError
 from attnlab.text.pairs.tmx import read_units
-from attnlab.text.sources import SHOWN, open_bytes, said
+from attnlab.text.sources import SHOWN, open_bytes, parse_line, said
 
 LINES_NAMED = 5  # of those that are left out
 
@@ -115,7 +114,7 @@ class ObjectFile:
         """All pairs, those with an empty side among them."""
         for number, line in enumerate(numbered(self.path), start=1):
             try:
-                found: dict[str, Any] = json.loads(line) if line else dict.fromkeys(self.languages, "")
+                found: dict[str, Any] = parse_line(line) if line else dict.fromkeys(self.languages, "")
                 source, target = (found.get(self.nested, found)[language].strip() for language in self.languages)
                 yield Pair(" ".join(source.split("\n")), " ".join(target.split("\n")))
             except (ValueError, LookupError, AttributeError) as error:

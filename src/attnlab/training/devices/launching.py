@@ -16,10 +16,12 @@ from typing import Any
 
 from attnlab.core import errors
 from attnlab.core.errors import AttnlabError, Interrupted, SpecError, TrainingError
-from attnlab.core.machine import usable_threads
+from attnlab.core.machine import usable_cores, usable_threads
 
 PATIENCE = datetime.timedelta(days=7)
 """How long ranks wait for each other, as for the first one that evaluates; one that died is noticed otherwise."""
+RANKS_A_CORE = 4
+"""Processes on a CPU that a core can be asked to share, as to try what is meant for more devices."""
 GRACE_S = 1.0
 """How long a failed rank stays: others fail because of it when it goes, and who went first is to be seen."""
 STOP_PATIENCE_S = 120
@@ -41,7 +43,7 @@ def on_devices(
     Parameters
     ----------
     count : int
-        Number of processes. On a CPU they share the cores, and may be more than there are.
+        Number of processes. On a CPU they share the cores, and may be up to 4 for each.
     function : callable
         A function that its module knows by its name; it calls `train` with a recipe of as many devices.
     *arguments : Any
@@ -59,7 +61,7 @@ def on_devices(
     Raises
     ------
     SpecError
-        If there are not as many devices, or torch is older than 2.13.
+        If there are not as many devices, or too many for the cores, or torch is older than 2.13.
     AttnlabError
         The error of the process that failed first; the others are ended.
     Interrupted
@@ -107,6 +109,11 @@ def check_devices(count: int, device: str, name: str = "devices") -> None:
         raise SpecError(f"{name} must be at least 1; got {count}")
     if tuple(map(int, torch.__version__.split(".")[:2])) < OLDEST_TORCH:
         raise SpecError(f"{name} {count}: several devices need torch 2.13 or later; this is {torch.__version__}")
+    if device == "cpu" and count > RANKS_A_CORE * usable_cores():
+        raise SpecError(
+            f"{name} {count}: this machine has {usable_cores()} cores, and processes beyond {RANKS_A_CORE} a core only "
+            "wait for each other; choose fewer"
+        )
     there = torch.cuda.device_count() if device != "cpu" else count
     if count > there:
         raise SpecError(f"{name} {count}: torch finds {there} CUDA devices on this machine")
