@@ -90,7 +90,7 @@ def test_what_a_study_may_say_is_accepted(schema, path, value):
         ("variants/mixed/training/lr", "high"),
         ("variants/mixed/task", {"n_train": 3}),
         ("variants/mixed/n_layer", 3),
-        ("rules/budget", {"epochs": 3}),
+        ("rules/budget", {"hours": 3}),
         ("rules/match", "params"),
         ("rules/confidence", 1.5),
         ("training/optimizer", "sdg"),
