@@ -82,8 +82,7 @@ def _said(error: BaseException, errors: Terminal) -> int:
     code = WRONG_USE
     match error:
         case cyclopts.UnknownOptionError():
-            errors.print("[bold red]attnlab:[/] ", end="")
-            errors.print(_unknown_option(error), markup=False, highlight=False, soft_wrap=True)
+            _print(_unknown_option(error), errors)
         case cyclopts.CycloptsError():
             errors.print(cyclopts.CycloptsPanel(error))
             errors.print("see:", *("attnlab", *(error.command_chain or ()), "--help"), markup=False, highlight=False)
@@ -95,8 +94,7 @@ def _said(error: BaseException, errors: Terminal) -> int:
         case AttnlabError():
             from attnlab.studies.storage.mirror import with_urls
 
-            errors.print("[bold red]attnlab:[/] ", end="")
-            errors.print(with_urls(str(error)), markup=False, highlight=False, soft_wrap=True)
+            _print(with_urls(str(error)), errors)
             code = WRONG_USE if isinstance(error, SpecError | DataError | RunError) else FAILED
         case BrokenPipeError():  # who read the output has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -117,9 +115,14 @@ def _too_large(error: Exception, errors: Terminal) -> int:
         said = f"this asks for more memory than there is ({text_of(error)}); {SMALLER}"
     else:
         raise error
+    _print(said, errors)
+    return FAILED
+
+
+def _print(said: str, errors: Terminal) -> None:
+    """Say one thing that went wrong."""
     errors.print("[bold red]attnlab:[/] ", end="")
     errors.print(said, markup=False, highlight=False, soft_wrap=True)
-    return FAILED
 
 
 def _unknown_option(error: cyclopts.UnknownOptionError) -> str:

@@ -233,6 +233,11 @@ def read_json(path: Path) -> FileRecord:
         raise RunError(f"{path} cannot be read: {error}") from error
 
 
+def without_remedy(error: RunError) -> str:
+    """What `read_json` says of a file, for those who know better how to go on."""
+    return str(error).removesuffix(f"; {CHANGED}")
+
+
 def parse_record(text: str, path: Path) -> FileRecord:
     """Parse a JSON object that stands in a file, as `read_json` does."""
 

@@ -128,8 +128,9 @@ class ChangedCalls(TorchFunctionMode):
 
     def _layer_norm(self, x: Tensor, normalized_shape: Sequence[int], *affine: Any, **named: Any) -> Tensor:
         """Layer norm, which of (batch, channels, length) may be over channels; what it multiplies by stays as it is."""
-        over = self._given is not None and self._given.ndim > 1 and x.ndim == 3 and len(x) == len(self._given)
-        length = self._given.shape[1] if over and self._given is not None else 0
+        given_whole = self._given
+        known = given_whole is not None and given_whole.ndim > 1 and x.ndim == 3 and len(x) == len(given_whole)
+        length = given_whole.shape[1] if known else 0
         if tuple(normalized_shape) != (length,) or abs(x.shape[1] - length) <= NEARLY_AS_LONG:
             return self._result(F.layer_norm, x, (x, normalized_shape, *affine), named)
         self.over_positions = True

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from attnlab.core.errors import DataError, RunError, SpecError, text_of
-from attnlab.core.files import read_json
+from attnlab.core.files import read_json, without_remedy
 from attnlab.models.pretrained.config import Config
 from attnlab.models.pretrained.families import FAMILIES, Family
 from attnlab.models.pretrained.tensors import HeadSizes, ways
@@ -222,7 +222,7 @@ def _json(path: Path) -> Any:
     try:
         return read_json(path)
     except RunError as error:
-        raise DataError(f"{error}; fetch it again") from error
+        raise DataError(f"{without_remedy(error)}; fetch it again") from error
 
 
 def _stored_in(folder: Path) -> list[Stored]:

@@ -16,7 +16,16 @@ from typing import TYPE_CHECKING, Any
 import safetensors.torch
 
 from attnlab.core.errors import RunError
-from attnlab.core.files import new_name, old_name, read_json, replace_folder, synchronize, write_json, writing
+from attnlab.core.files import (
+    new_name,
+    old_name,
+    read_json,
+    replace_folder,
+    synchronize,
+    without_remedy,
+    write_json,
+    writing,
+)
 from attnlab.core.sharded import is_sharded, placed_like
 from attnlab.training.keeping.averaging import AVERAGE
 from attnlab.training.keeping.runs import RESULT
@@ -97,7 +106,7 @@ def read_state(folder: Path) -> dict[str, Any] | None:
     try:
         state = read_json(folder / STATE)
     except RunError as error:
-        raise RunError(f"{error}; {_remedy(folder)}") from error
+        raise RunError(f"{without_remedy(error)}; {_remedy(folder)}") from error
     if not isinstance(state.get("files"), dict):
         raise RunError(f"{folder / STATE} is damaged: it names no files; {_remedy(folder)}")
     for name, expected in state.pop("files").items():

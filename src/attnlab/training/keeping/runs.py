@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, final
 
 from attnlab.core.errors import RunError
-from attnlab.core.files import parse_record, read_json, synchronize, write_json, write_text, writing
+from attnlab.core.files import parse_record, read_json, synchronize, without_remedy, write_json, write_text, writing
 
 SPEC, METRICS, RESULT, FAILED = "spec.json", "metrics.jsonl", "result.json", "failed.json"
 LOCK, HOLDER = ".lock", ".lock.json"
@@ -211,7 +211,7 @@ def mendable(folder: Path) -> Iterator[None]:
     try:
         yield
     except RunError as error:
-        raise RunError(f"{error}; put it back, or remove {folder} and run it again") from error
+        raise RunError(f"{without_remedy(error)}; put it back, or remove {folder} and run it again") from error
 
 
 def write_failure(folder: Path, error: BaseException, *, step: int, layer: str = "") -> None:
