@@ -6,7 +6,10 @@ import bz2
 import gzip
 import hashlib
 import json
+import lzma
+import sys
 import unicodedata
+import zipfile
 
 import fsspec
 import pytest
@@ -36,6 +39,7 @@ def objects(texts, field=FIELD) -> bytes:
 def small_blocks(monkeypatch):
     """Cut files everywhere."""
     monkeypatch.setattr(sources, "AT_A_TIME", 13)
+    monkeypatch.setattr(sources, "LOOKED_AT", 9)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +53,8 @@ def small_blocks(monkeypatch):
         ("a.txt.gz", gzip.compress(TEXT.encode(), mtime=0)),
         ("a.bz2", bz2.compress(TEXT.encode())),
         ("a.jsonl", objects(TEXT.splitlines(keepends=True))),
+        ("a.jsonl", objects(TEXT.splitlines(keepends=True)).replace(b"\n", b"\r")),
+        ("a.jsonl", objects(TEXT.splitlines(keepends=True)).replace(b"\n", b"\r\n")),
         ("a.jsonl.gz", gzip.compress(b"\n" + objects([TEXT[:99], "", TEXT[99:]]).replace(b"\n", b"\r\n"), mtime=0)),
     ],
 )
@@ -59,11 +65,33 @@ def test_a_text_is_the_same_in_every_form(tmp_path, name, content, size):
     assert read(tmp_path / name, size=size) == expected
 
 
-@given(st.text(st.sampled_from("ae\u0301\u0308\r\n \u1100\u1161\u11a8가\U0001f600"), max_size=60), st.integers(1, 20))
+@given(
+    st.text(st.sampled_from("ae\u0301\u0308\r\n \u1100\u1161\u11a8가\U0001f600"), max_size=60)
+    | st.text(st.sampled_from("ä\u0301\u0345\n\n日か\u3099\u1100\u1161\u11a8\u0bc6\u0bbe\U00016d67"), max_size=60),
+    st.integers(1, 20),
+)
 def test_stretches_are_the_whole_text(tmp_path_factory, text, size):
     path = tmp_path_factory.mktemp("text") / "a.txt"
     path.write_bytes(text.encode())
     assert read(path, size=size) == read(path) == clean(text)
+
+
+@pytest.mark.parametrize("line", ["吾輩は猫である。\n", "名前はまだ無い。", "ä", "แมว", "\n", "\U0001f63a\r\n\n"])
+def test_a_text_without_ascii_is_cut_too(tmp_path, line):
+    path = tmp_path / "a.txt"
+    path.write_bytes((line * 200).encode())
+    (source,) = find_sources(str(path))
+    assert max(map(len, read_pieces(source))) <= 26
+    assert max(one.stop - one.start for one in source.stretches(20)) <= 40
+    assert read(path, size=20) == read(path) == clean(line * 200)
+
+
+def test_no_text_is_cut_before_what_is_composed_with_the_character_before_it():
+    pairs = [unicodedata.decomposition(chr(one)).split() for one in range(sys.maxunicode)]
+    seconds = {chr(int(pair[1], 16)) for pair in pairs if len(pair) == 2 and not pair[0].startswith("<")}
+    moved = set(filter(unicodedata.combining, map(chr, range(sys.maxunicode))))
+    for character in seconds | moved | set(map(chr, [*range(0x1161, 0x1176), *range(0x11A8, 0x11C3)])):
+        assert sources._new_place(character.encode(), [0]) is None
 
 
 def test_a_file_begins_on_a_line_of_its_own(tmp_path):
@@ -116,6 +144,8 @@ def test_of_a_larger_text_no_more_is_read(tmp_path, name):
             objects(["one", "two"]) + b"\n{",
             r"line 3: a JSON object with a text in 'text' is needed; got '{'",
         ),
+        ("a.jsonl", objects(["one", "two"]).replace(b"\n", b"\r") + b"\r{", "line 3: a JSON object"),
+        ("a.jsonl", objects(["one", "two"]).replace(b"\n", b"\r\n") + b"\r\n{", "line 3: a JSON object"),
         ("a.jsonl", objects(["one"], "body"), "line 1: a JSON object with a text in 'text' .*; field: names another"),
         ("a.jsonl", b'{"text": 7}', "line 1: a JSON object with a text in 'text'"),
         ("a.jsonl", b'{"text": "\\ud83d"}', "line 1: a JSON object with a text in 'text'"),
@@ -127,12 +157,24 @@ def test_of_a_larger_text_no_more_is_read(tmp_path, name):
         ),
         ("a.gz", gzip.compress(TEXT.encode(), mtime=0)[:-9], "a.gz cannot be read: "),
         ("a.gz", TEXT.encode(), "a.gz cannot be read: "),
+        ("a.xz", lzma.compress(TEXT.encode())[:-40] + b"?" * 40, "a.xz cannot be read: "),
+        ("a.txt.zip", b"PK", "a.txt.zip is compressed in a way that is not read; unpack it and .* as .gz, .bz2, .xz"),
+        ("a.TAR.gz", gzip.compress(b"a.txt"), "a.TAR.gz is compressed in a way that is not read"),
+        ("a.txt.zst", b"", "a.txt.zst is compressed in a way that is not read"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(tmp_path, name, content, message):
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=message):
         read(tmp_path / name)
+
+
+def test_what_is_not_read_is_not_left_out_of_a_folder(tmp_path):
+    (tmp_path / "a.txt").write_text("one")
+    with zipfile.ZipFile(tmp_path / "b.txt.zip", "w") as archive:
+        archive.writestr("b.txt", "two")
+    with pytest.raises(DataError, match=r"b.txt.zip is compressed in a way"):
+        read(tmp_path)
 
 
 def test_another_field_can_be_named(tmp_path):

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any, BinaryIO
 
 from attnlab.core.errors import DataError
+from attnlab.text.compressed import without_compression
 
 PARQUET, ARROW = ".parquet", ".arrow"
 TABLES = (PARQUET, ARROW)
@@ -28,7 +29,7 @@ def read_columns(file: BinaryIO, path: str, columns: list[str] | None) -> Iterat
     except ImportError as error:
         raise DataError(f"{path} needs pyarrow: pip install 'attnlab[parquet]'") from error
     try:
-        if path.endswith(PARQUET):
+        if without_compression(path).endswith(PARQUET):
             table = parquet.ParquetFile(file)
             known, batches = table.schema_arrow.names, table.iter_batches(ROWS, columns=columns)
         else:
@@ -41,7 +42,7 @@ def read_columns(file: BinaryIO, path: str, columns: list[str] | None) -> Iterat
             raise DataError(f"{path} has no column '{missing[0]}'; it has {', '.join(known)}")
         for batch in batches:
             yield {name: batch.column(name).to_pylist() for name in columns or known}
-    except pa.ArrowException as error:
+    except (pa.ArrowException, UnicodeDecodeError) as error:
         raise DataError(f"{path} cannot be read as a table: {error}") from error
 
 

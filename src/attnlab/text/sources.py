@@ -10,7 +10,9 @@ import codecs
 import hashlib
 import itertools
 import json
+import lzma
 import re
+import sys
 import unicodedata
 import zlib
 from collections.abc import Callable, Iterator, Sequence
@@ -22,11 +24,11 @@ from typing import Any, BinaryIO, final
 import fsspec
 import numpy as np
 from fsspec.core import url_to_fs
-from fsspec.utils import infer_compression
 from jaxtyping import UInt32
 
 from attnlab.core.cache import keep_result, read_result
 from attnlab.core.errors import AttnlabError, DataError, no_credentials
+from attnlab.text.compressed import compression_of, without_compression
 from attnlab.text.rows import ARROW, TABLES, read_texts
 
 OBJECTS = ".jsonl"
@@ -41,7 +43,12 @@ FIELD = "text"  # of an object, where none is named
 AT_A_TIME = 2**22  # bytes
 REMEMBERED = 2**26  # bytes from which on the hash of a file is remembered: to compute it takes a tenth of a second
 SHOWN = 60  # characters of a line in an error text
-LINE_END, ASCII = re.compile(rb"\n"), re.compile(rb"[\x00-\x09\x0b-\x7f]")
+LOOKED_AT = 2**16  # bytes among which a place is looked for where a text may be cut
+LINE_FEED, CARRIAGE_RETURN = b"\n\r"
+LINE_END = re.compile(rb"\n|\r(?=[^\n])")
+FIRST_OF_SEVERAL = 0xC2  # the first byte of a character of several bytes is no smaller, all others are
+COMPOSED_LETTERS = re.compile("[\u1160-\u11ff\U00016d40-\U00016d7f]")
+"""Blocks of letters that are composed with what stands before them: Hangul's vowels and finals, Kirat Rai's vowels."""
 
 
 @final
@@ -59,20 +66,23 @@ class Source:
     @property
     def has_objects(self) -> bool:
         """Whether every line is a JSON object."""
-        return _uncompressed(self.path).endswith(OBJECTS)
+        return without_compression(self.path).endswith(OBJECTS)
 
     @property
     def is_table(self) -> bool:
         """Whether it is a Parquet or Arrow file."""
-        return self.path.endswith(TABLES)
+        return without_compression(self.path).endswith(TABLES)
 
     def stretches(self, size: int) -> list[Source]:
         """The file cut into stretches of about so many bytes, each of which can be read by itself."""
-        if self.is_table or infer_compression(self.path):
+        if self.is_table or compression_of(self.path):
             return [self]
+        edges = [0]
         with said(self.path), open_bytes(self.path) as file:
-            starts = {_boundary(file, place, objects=self.has_objects) for place in range(0, self.size, size)}
-        edges = sorted({0, *starts, self.size})
+            for place in range(size, self.size, size):
+                if place > edges[-1]:
+                    edges.append(_boundary(file, place, objects=self.has_objects))
+        edges = sorted({*edges, self.size})
         return [
             replace(self, start=start, stop=stop, ends_line=self.ends_line and stop == self.size)
             for start, stop in itertools.pairwise(edges)
@@ -113,7 +123,7 @@ def _files_at(path: str, hint: str) -> list[Source]:
                 raise DataError(
                     f"{place} holds several parts of a dataset; name one of its folders, such as {path}/train"
                 )
-            names = [name for name in files.find(place) if _uncompressed(name).endswith(ENDINGS)]
+            names = [name for name in files.find(place) if without_compression(name).endswith(ENDINGS)]
             names = [name for name in names if not (name.endswith(ARROW) and f"/{TEMPORARY}" in name)]
             if not names:
                 raise DataError(
@@ -149,7 +159,7 @@ def read_pieces(source: Source, field: str = FIELD, seen: Callable[[bytes], obje
     DataError
         If the file cannot be read, is not UTF-8, is JSON but not JSON lines, or a line or row has no text in the field.
     """
-    if _uncompressed(source.path).endswith(ONE_VALUE):
+    if without_compression(source.path).endswith(ONE_VALUE):
         raise DataError(
             f"{source.path} would be read as raw JSON; write one object a line into a {OBJECTS} file (of an array: "
             f"jq -c '.[]' pages{ONE_VALUE} > pages{OBJECTS}), or name it .txt if raw JSON is meant"
@@ -228,7 +238,11 @@ def read_whole(sources: Sequence[Source], field: str, most_bytes: int) -> tuple[
 
 def clean(text: str) -> str:
     """A text in the one form in which texts are read: lines end with a line feed, characters are composed."""
-    return unicodedata.normalize("NFC", text.replace("\r\n", "\n").replace("\r", "\n"))
+    return unicodedata.normalize("NFC", _with_line_feeds(text))
+
+
+def _with_line_feeds(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def code_points(text: str) -> UInt32[np.ndarray, " length"]:
@@ -236,9 +250,9 @@ def code_points(text: str) -> UInt32[np.ndarray, " length"]:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
 
 
-def open_bytes(path: str, compression: str | None = "infer") -> BufferedReader:
+def open_bytes(path: str, *, as_stored: bool = False) -> BufferedReader:
     """Open a file or an address to read its bytes, uncompressed as its ending says unless told otherwise."""
-    return fsspec.open(path, "rb", compression=compression).open()  # pyrefly: ignore
+    return fsspec.open(path, "rb", compression=None if as_stored else compression_of(path)).open()  # pyrefly: ignore
 
 
 def is_file(path: str) -> bool:
@@ -263,7 +277,7 @@ def sha256_of(path: str) -> str:
     kept = read_result(name) if source.size >= REMEMBERED else None
     if isinstance(kept, str):
         return kept
-    with said(path), open_bytes(path, compression=None) as file:
+    with said(path), open_bytes(path, as_stored=True) as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     if source.size >= REMEMBERED:
         keep_result(name, digest)
@@ -276,7 +290,7 @@ def said(path: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        known = isinstance(error, (ImportError, OSError, EOFError, ValueError, zlib.error))
+        known = isinstance(error, (ImportError, OSError, EOFError, ValueError, zlib.error, lzma.LZMAError))
         if isinstance(error, AttnlabError) or not (known or "://" in path):  # a store's library has errors of its own
             raise
         if wanting := no_credentials(error, path):
@@ -285,24 +299,16 @@ def said(path: str) -> Iterator[None]:
         raise DataError(f"{path} cannot be read: {error}{hint}") from error
 
 
-def _uncompressed(path: str) -> str:
-    """A path without the ending of a compressed file."""
-    return path.rpartition(".")[0] if infer_compression(path) else path
-
-
 def _blocks(file: BinaryIO, left: int | None, *, objects: bool) -> Iterator[bytes]:
-    """The bytes of a file up to a place, in blocks between which no line of objects, or no character is cut.
-
-    Before an ASCII character that is no line feed, nothing is composed with what follows, and no line end is cut.
-    """
+    """The bytes of a file up to a place, in blocks between which no line of objects, or no character is cut."""
     rest = b""
-    while some := file.read(AT_A_TIME if left is None else min(AT_A_TIME, left)):
+    while some := file.read(min(max(AT_A_TIME, len(rest)), sys.maxsize if left is None else left)):
         left = None if left is None else left - len(some)
         rest += some
         if objects:
-            cut = rest.rfind(b"\n") + 1
+            cut = max(rest.rfind(b"\n"), rest.rfind(b"\r", 0, -1)) + 1
         else:
-            cut = next((place for place in range(len(rest) - 1, 0, -1) if rest[place] < 128 and rest[place] != 10), 0)
+            cut = _new_place(rest, range(len(rest) - 1, max(0, len(rest) - LOOKED_AT), -1)) or 0
         if cut:
             yield rest[:cut]
             rest = rest[cut:]
@@ -313,12 +319,35 @@ def _blocks(file: BinaryIO, left: int | None, *, objects: bool) -> Iterator[byte
 def _boundary(file: BinaryIO, place: int, *, objects: bool) -> int:
     """The first place from one on where a file may be cut, as in `_blocks`."""
     file.seek(place)
-    while place and (block := file.read(2**16)):
-        found = (LINE_END if objects else ASCII).search(block)
-        if found:
-            return place + (found.end() if objects else found.start())
+    while block := file.read(LOOKED_AT):
+        line_end = LINE_END.search(block) if objects else None
+        found = line_end and line_end.end() if objects else _new_place(block, range(len(block)))
+        if found is not None:
+            return place + found
         place += len(block)
     return place
+
+
+def _new_place(block: bytes, places: Sequence[int]) -> int | None:
+    """The first of some places of a text where it may be cut: at an ASCII character if there is one among them.
+
+    Before it nothing is composed with what follows, and no line end is cut.
+    """
+    plain = (place for place in places if block[place] < 128 and block[place] != LINE_FEED)
+    found = next(plain, None)
+    return next((place for place in places if _is_new(block, place)), None) if found is None else found
+
+
+def _is_new(block: bytes, place: int) -> bool:
+    """Whether a character begins at a place that is not ASCII and takes no part in what stands before it."""
+    first = block[place]
+    if first == LINE_FEED:
+        return place > 0 and block[place - 1] != CARRIAGE_RETURN
+    character = block[place : place + 4].decode("utf-8", "ignore")[:1] if first >= FIRST_OF_SEVERAL else ""
+    if not character:
+        return False
+    begins = unicodedata.normalize("NFD", character)[0]
+    return not unicodedata.category(begins).startswith("M") and not COMPOSED_LETTERS.match(begins)
 
 
 def _decoded(block: bytes, path: str, place: int) -> str:
@@ -336,7 +365,7 @@ def _decoded(block: bytes, path: str, place: int) -> str:
 
 def _texts(block: str, field: str, path: str, place: int) -> Iterator[str]:
     """The texts of lines of objects that are not empty."""
-    for number, line in enumerate(block.split("\n"), start=1):
+    for number, line in enumerate(_with_line_feeds(block).split("\n"), start=1):
         if not line.strip():
             continue
         try:
@@ -366,8 +395,10 @@ def _line(text: str) -> str:
 
 def _lines_before(path: str, place: int) -> int:
     """The line ends before a place of a file."""
-    lines = 0
+    lines, last = 0, b""
     with open_bytes(path) as file:
         while place and (block := file.read(min(AT_A_TIME, place))):
-            lines, place = lines + block.count(b"\n"), place - len(block)
+            twice = block.count(b"\r\n") + (last + block[:1] == b"\r\n")
+            lines += block.count(b"\n") + block.count(b"\r") - twice
+            place, last = place - len(block), block[-1:]
     return lines

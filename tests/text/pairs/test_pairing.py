@@ -175,3 +175,5 @@ def test_one_known_language_shows_on_which_side_it_stands():
         "en-GB",
     )
     assert not mistaken([Pair(GERMAN, ENGLISH)] * 5, ("de", "en"))
+    spelled = [Pair(" ".join(word), " ".join(word[::-1])) for word in ("piazzo", "wikozana", "adapero")] * 20
+    assert not any(mistaken(spelled, languages) for languages in (("en", "de"), ("de", "pl"), ("xx", "en")))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -56,6 +57,7 @@ COMMONEST: Mapping[str, str] = {
 """Words, or letters where a script has no blanks, from lists of frequencies of each language."""
 ENOUGH = 20  # words of either kind
 TIMES = 4  # as many of the one as of the other: related languages share some
+DIFFERENT = 2  # longer than one letter, where a script has blanks: words may be spelled out, or be of no language
 
 
 def mistaken(pairs: Sequence[tuple[str, str]], languages: tuple[str, str]) -> tuple[str, ...]:
@@ -68,10 +70,12 @@ def mistaken(pairs: Sequence[tuple[str, str]], languages: tuple[str, str]) -> tu
     known = [set(_pieces(text, like=text)) for text in texts]
     only = [known[0] - known[1], known[1] - known[0]]
     found = np.zeros((2, 2), dtype=int)  # (sides, languages)
-    for pair in pairs:
-        for side, sentence in enumerate(pair):
-            for language, text in enumerate(texts):
-                found[side, language] += sum(word in only[language] for word in _pieces(sentence.casefold(), like=text))
+    for side, language in np.ndindex(2, 2):
+        text = texts[language]
+        words = (word for pair in pairs for word in _pieces(pair[side].casefold(), like=text) if word in only[language])
+        counts = Counter(words)
+        told = " " not in text or sum(len(word) > 1 for word in counts) >= DIFFERENT
+        found[side, language] = counts.total() if told else 0
     if not all(only):  # one language is known, or none: it may stand on the other side
         named = int(bool(only[1]))
         return languages[::-1] if _clearly(found[1 - named, named], found[named, named]) else ()
