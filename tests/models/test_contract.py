@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ from safetensors.torch import load_model, save_model
 from torch import Tensor, nn
 
 from attnlab.core.build import build
+from attnlab.core.errors import SpecError
 from attnlab.inspection import count_parameters, reach
 from attnlab.models import MODELS, Decoder
 from attnlab.models.parsers.parser import AbstractParser
 from attnlab.nn.mixers import MIXERS
+from attnlab.studies.define.assemble import build_model_offered
 
 BATCH, LENGTH, MAX_LENGTH, VOCAB, D_IN, D_OUT = 3, 7, 11, 13, 2, 5
 
@@ -74,6 +77,15 @@ def example(name: str) -> tuple[Tensor, ...]:
 @pytest.fixture(params=SMALL)
 def name(request: pytest.FixtureRequest) -> str:
     return request.param
+
+
+@pytest.mark.parametrize("asked", ["n_layers", "n_sets", "n_decoder_layers"])
+def test_more_layers_than_can_be_built_are_refused_at_once(name: str, asked: str, monkeypatch) -> None:
+    if asked not in inspect.signature(MODELS[name]).parameters:
+        return
+    monkeypatch.setattr("attnlab.core.sizes.MOST_PARTS", 200)
+    with pytest.raises(SpecError, match="more than 200 modules and parameters takes too long to build"):
+        build_model_offered({"name": name, **SMALL[name], asked: 10**30}, OFFERED)
 
 
 def test_every_model_has_a_small_one_here() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from attnlab.cli import FINE, call
-from attnlab.cli.plan import _told_by_bill
+from attnlab.cli.plan import _cores, _told_by_bill
 from attnlab.core.errors import SpecError
 from attnlab.studies.define.study import parse_study
 from attnlab.studies.plan.bill import HELD_BYTES, KEPT_BYTES, bill
@@ -59,7 +59,9 @@ def test_failures_cost_time_and_work(plan):
 
 def test_storage_is_that_of_runs_that_are_done_and_of_those_under_way(plan):
     parameters, rounds = sum(variant.parameters for variant in plan.variants), 3 + plan.tried_again + 3
-    assert bill(plan, [4]).storage_bytes == KEPT_BYTES * rounds * parameters + HELD_BYTES * 4 * parameters // 2
+    for cores, under_way in (([4], 4), ([3, 3], 6), ([1000] * 9, 6)):  # there are three rates of two variants
+        held = HELD_BYTES * under_way * parameters // 2
+        assert bill(plan, cores).storage_bytes == KEPT_BYTES * rounds * parameters + held
 
 
 @pytest.mark.parametrize(
@@ -107,6 +109,17 @@ def test_the_command_takes_machines_that_are_nowhere_yet(write_study, tiny, caps
     told = capsys.readouterr().out
     assert "1,000 nodes with 8,000 cores, 8,000 runs at once" in told
     assert "if every look is needed" in told
+
+
+def test_faults_without_machines_are_an_error(capsys):
+    assert call(["plan", "gelu", "--faults", "1"]) != FINE
+    assert "--faults counts in what a study comes to on machines; name them (--on)" in capsys.readouterr().err
+
+
+def test_no_more_nodes_are_imagined_than_there_could_be():
+    assert _cores("3x8") == [8] * 3
+    with pytest.raises(SpecError, match="--on 99999999x4: at most 100,000 nodes are simulated; name fewer"):
+        _cores("99999999x4")
 
 
 def test_a_bill_is_told_in_words(plan):

@@ -689,6 +689,8 @@ print("hello from an import")
 
 def _constant(self):
     nn.init.constant_(self.weight, 0.01)
+    if self.bias is not None:  # else it holds what the memory held, at times NaN
+        nn.init.zeros_(self.bias)
 
 
 nn.Conv1d.reset_parameters = nn.Linear.reset_parameters = _constant

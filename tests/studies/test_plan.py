@@ -361,11 +361,12 @@ rules: {metric: test_mse, budget: {steps: 5}, smallest_effect: 0.1}
         ("task", {"batch": 10**11}, "a batch of 10,000,000,000,000 positions would take 80,000 GB of memory, and"),
         ("model", {"channels": 10**11, "kernel_size": 10**9 + 1}, "it asks for more memory than this machine has, "),
         ("model", {"n_layers": 10**6}, "a model of more than 300 modules and parameters takes too long to build; "),
+        ("model", {"n_layers": 10**30}, "a model of more than 300 modules and parameters takes too long to build; "),
         ("rules", {"seeds": 10**11}, "a list of 200,000,000,000 runs would take 2,000,000 GB of memory, and this"),
     ],
 )
 def test_sizes_that_no_machine_has_room_for_are_refused_at_once(tiny, monkeypatch, part, sizes, said):
-    monkeypatch.setattr("attnlab.studies.define.assemble.MOST_PARTS", 300)
+    monkeypatch.setattr("attnlab.core.sizes.MOST_PARTS", 300)
     tiny[part] |= sizes
     with pytest.raises(SpecError, match=said):
         plan_of(tiny, calibrate=True)

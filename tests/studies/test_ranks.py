@@ -9,6 +9,7 @@ import pytest
 from attnlab.core.errors import SpecError, TrainingError
 from attnlab.studies.define.study import parse_study
 from attnlab.studies.execute import run_study
+from attnlab.studies.plan.plan import plan_study
 from attnlab.studies.run.executor import InProcess
 from attnlab.training.devices import launching
 from attnlab.training.keeping.result import read_result
@@ -82,8 +83,8 @@ def test_a_recipe_with_devices_is_computed_on_as_many_and_others_as_ever(launche
 
 
 def test_devices_of_the_command_count_for_every_run(launched, tmp_path):
-    run_study(study(), tmp_path / "out", devices=3)
-    assert [count for count, _ in launched] == [3, 3]
+    run_study(study(), tmp_path / "out", devices=4)
+    assert [count for count, _ in launched] == [4, 4]
     run_study(study(), tmp_path / "out")
     assert len(launched) == 2, "devices are no part of what a run is"
 
@@ -119,3 +120,18 @@ def test_a_run_that_fails_on_its_devices_fails_alone(monkeypatch, tmp_path):
 def test_what_has_no_meaning_with_devices_is_an_error(tmp_path, how, said):
     with pytest.raises(SpecError, match=said):
         run_study(study(), tmp_path, **how)
+
+
+@pytest.mark.parametrize(
+    ("training", "how", "count"), [({}, {"devices": 3}, 3), ({"accumulate": 2}, {"devices": 4}, 8)]
+)
+def test_devices_of_the_command_that_do_not_divide_a_batch_are_refused_before_any_run(tmp_path, training, how, count):
+    with pytest.raises(SpecError, match=f"a batch of 20 rows cannot be divided into {count} equal pieces"):
+        run_study(study(**training), tmp_path / "out", **how)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("training", [{"devices": 3}, {"accumulate": 8}, {"devices": 2, "accumulate": 4}])
+def test_a_plan_refuses_pieces_that_do_not_divide_a_batch(training):
+    with pytest.raises(SpecError, match=r"a batch of 20 rows cannot be divided into [38] equal pieces"):
+        plan_study(study(**training))

@@ -406,10 +406,10 @@ def test_a_folder_that_cannot_be_written_is_reported(tmp_path):
         write_report(shapes(seeds=2), tmp_path / "file")
 
 
-@pytest.mark.parametrize("width", [53, 80, 200])
+@pytest.mark.parametrize("width", [28, 40, 53, 80, 200])
 def test_the_terminal_table_has_every_variant_and_verdict(width):
     console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(verdict_table(parts()))
+    console.print(verdict_table(parts(), width))
     text = console.export_text()
     for word in ("leaky", "baseline", "better", "worse", "undecided", "<script>"):
         assert word in text

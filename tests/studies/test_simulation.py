@@ -18,6 +18,7 @@ def test_each_run_begins_where_there_is_room_first_and_a_phase_after_the_one_bef
     assert found.lost_seconds == 0
     assert simulate([[5, 3, 4, 2]], [4]).seconds == pytest.approx(5 + START_S)
     assert simulate([[]], [1]).seconds == 0
+    assert simulate([[5, 3]], [10**15]) == simulate([[5, 3]], [2])
 
 
 @given(st.lists(st.floats(1, 100), min_size=1, max_size=30), st.lists(st.integers(1, 3), min_size=1, max_size=4))

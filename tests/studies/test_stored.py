@@ -22,9 +22,9 @@ from attnlab.cli import FINE, WRONG_USE, call
 from attnlab.core import files
 from attnlab.core.errors import Interrupted, RunError, SpecError
 from attnlab.core.files import read_json
-from attnlab.explain import explaining
 from attnlab.explain.explaining import explain
 from attnlab.explain.page import write_answer
+from attnlab.explain.stages import knowing
 from attnlab.studies.define.study import parse_study
 from attnlab.studies.execute import run_study
 from attnlab.studies.judge.collect import read_results
@@ -359,7 +359,10 @@ def test_folders_are_paths_or_urls(folder, found):
     ("folder", "sentence"),
     [
         ("sftp://host/study", "lies in an object store .s3://, .*; got sftp://host/study; mount it, name the path"),
+        (Path("http://host/study"), "lies in an object store .s3://, .*; got http://host/study; mount it"),
+        ("file://", "lies in an object store .s3://, .*; got file://; mount it"),
         ("s3://", "is s3://BUCKET/FOLDER; got s3://"),
+        (Path("s3://"), "is s3://BUCKET/FOLDER; got s3://"),
         ("s3://bucket/../other", "is s3://BUCKET/FOLDER; got s3://bucket/../other"),
     ],
 )
@@ -410,7 +413,7 @@ def test_commands_read_from_a_store(ran, s3, capsys):
 
 
 def test_a_case_is_explained_in_a_store(s3, machine, monkeypatch):
-    monkeypatch.setattr(explaining, "HEART_S", 0.3)
+    monkeypatch.setattr(knowing, "HEART_S", 0.3)
     case = {
         "question": "Why?", "task": TINY["task"], "model": TINY["model"], "variants": {"mine": {}},
         "training": {"lr": 1e-2, "budget": {"steps": 20}}, "saw": {"mine": {"test_mse": 0.5}},

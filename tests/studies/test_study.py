@@ -119,6 +119,14 @@ def test_a_variant_of_another_model_replaces_and_training_is_its_own():
         ("{channels: 8}", "{training: fast}", "line 5: variants: training of 'two' must be a mapping; got 'fast'"),
         ("  two:", "  report.html:", "line 5: variants: 'report.html' cannot be a folder of the study"),
         ("scales:\n  small: {rules: {seeds: 1}, model: {channels: 4}}", "scales: small", "scales must be a mapping"),
+        *(
+            (
+                "scales:\n  small: {rules: {seeds: 1}, model: {channels: 4}}",
+                f"scales: {value}",
+                "scales must be a mapping",
+            )
+            for value in ("0", "[]", "''", "false")
+        ),
         ("question: Is it?", "question: 2020-01-01", "a study file holds texts, numbers, lists and mappings"),
         ("question: Is it?", "question: [", "line 3: expected"),
         ("question: Is it?\n", "", "'question' is missing"),

@@ -8,18 +8,22 @@ from rich import box
 from rich.table import Table
 
 from attnlab.cli.terminal import Terminal
+from attnlab.cli.words import Scale, StudyName
+from attnlab.core.errors import SpecError
 
 MANY = 999.5
 """From here on three digits would need an exponent."""
 MOST_HOURS = 48
 """From here on a duration is told in days."""
+MOST_NODES = 100_000
+"""Of a cluster that is nowhere yet; larger ones there are none."""
 
 
 def plan(
-    study: str,
+    study: StudyName,
     /,
     *,
-    scale: str | None = None,
+    scale: Scale = None,
     seeds: str | None = None,
     calibrate: bool = True,
     runs: str = "runs",
@@ -49,6 +53,7 @@ def plan(
         Price of an hour of one core, in any currency: also say what the study comes to, here or on the cluster.
     faults : float
         How often a machine of the cluster fails a day, on average; its runs go on elsewhere from their checkpoints.
+        Counts with ``--on`` or ``--price``.
     json : bool
         Print the plan as JSON.
 
@@ -67,6 +72,8 @@ def plan(
     from attnlab.studies.plan.plan import plan_study
     from attnlab.studies.storage.mirror import local
 
+    if faults and on is None and price is None:
+        raise SpecError("--faults counts in what a study comes to on machines; name them (--on), or give a --price")
     with own_prints_to_stderr(json):
         planned = plan_study(load_study(study, scale=scale, changes=seed_changes(seeds)), calibrate=calibrate)
     due = None if on is None and price is None else bill(planned, _cores(on), price=price, faults=faults)
@@ -89,9 +96,12 @@ def _cores(on: str | None) -> list[int]:
     from attnlab.cli.run import cluster_named
     from attnlab.core.machine import usable_cores
 
-    imagined = re.fullmatch(r"(\d+)x(\d+)", on or "")
+    imagined = re.fullmatch(r"(\d{1,18})x(\d{1,18})", on or "")
     if imagined:
-        return [int(imagined[2])] * int(imagined[1])
+        nodes, cores = map(int, imagined.groups())
+        if nodes > MOST_NODES:
+            raise SpecError(f"--on {on}: at most {MOST_NODES:,} nodes are simulated; name fewer")
+        return [cores] * nodes
     with cluster_named(on) as cluster:
         return [usable_cores()] if cluster is None else cluster.cores()
 
@@ -165,7 +175,9 @@ def _what_can_be_told(planned: Any) -> str:
 
     rules, comparisons = planned.study.rules, len(planned.study.contrasts)
     most = rules.looks[-1]
-    if not _compares(planned):
+    if not comparisons:
+        return "one variant is compared with nothing: this study measures, and decides nothing"
+    if most == 1:
         return "one seed shows nothing: this study cannot decide anything; give it three or more (--seeds 3-20)"
     effect = detectable_effect(most, alpha=rules.levels(comparisons)[-1])
     told = f"{most} seeds tell a difference of {effect:.2g} standard deviations from none ({POWER:.0%} power)"
@@ -256,8 +268,8 @@ def _print_total(planned: Any, console: Terminal) -> None:
     seconds += draws * planned.data_seconds
     scores = "scores of what is written, " if planned.task.judged else ""
     console.print(
-        f"{_duration(seconds)} or more on this machine's {usable_cores()} cores: without optimizer, {scores}report, "
-        "and what runs side by side take from each other",
+        f"{_duration(seconds)} or more on this machine's {usable_cores()} cores: without starting processes, "
+        f"optimizer, {scores}report, and what runs side by side take from each other",
         markup=False,
     )
 

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 from attnlab.core.errors import SpecError, did_you_mean
+
+Value = TypeVar("Value")
+MOST_PARTS = 30_000
+"""Of a model, as they take seconds to build, those of torch's LSTM ever longer; a thousand layers of a decoder."""
 
 
 def check_positive(sizes: Mapping[str, int]) -> None:
@@ -21,6 +26,21 @@ def share_of(d_model: int, n_heads: int) -> int:
     if d_model % n_heads:
         raise SpecError(f"n_heads must divide d_model; got d_model={d_model}, n_heads={n_heads} (or give d_head)")
     return d_model // n_heads
+
+
+def require_buildable(parts: int) -> None:
+    """Raise unless a model of so many parts can be built before long."""
+    if parts > MOST_PARTS:
+        raise SpecError(
+            f"a model of more than {MOST_PARTS:,} modules and parameters takes too long to build; choose fewer layers, "
+            "heads or experts"
+        )
+
+
+def repeated(value: Value, times: int) -> list[Value]:
+    """One value for each of a model's parts, of which there must not be more than can be built."""
+    require_buildable(times)
+    return [value] * times
 
 
 WIDEST_BEAM = 1000  # beginnings that a search keeps: far beyond where more of them help

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from attnlab.core.build import Spec
 from attnlab.core.errors import SpecError
-from attnlab.core.sizes import check_positive
+from attnlab.core.sizes import check_positive, repeated
 from attnlab.models.wiring import build_input_positions, offer_positions
 from attnlab.nn.mixers import build_mixer
 
@@ -83,7 +83,7 @@ class ConvStack(nn.Module):
         spread = _dilations(dilations, n_layers)
         if kernel_size < 1 or kernel_size % 2 == 0:
             raise SpecError(f"kernel_size must be odd, so that the length stays; got {kernel_size}")
-        widths = [d_in, *[channels] * (n_layers - 1), d_out]
+        widths = [d_in, *repeated(channels, n_layers - 1), d_out]
         self.layers = nn.ModuleList(
             _Convolution(widths[i], widths[i + 1], kernel_size=kernel_size, dilation=spread[i]) for i in range(n_layers)
         )
@@ -131,7 +131,7 @@ class _Convolution(nn.Module):
 
 def _dilations(dilations: Sequence[int] | None, n_layers: int) -> list[int]:
     """One dilation per layer."""
-    chosen = [1] * n_layers if dilations is None else list(dilations)
+    chosen = repeated(1, n_layers) if dilations is None else list(dilations)
     if len(chosen) != n_layers:
         raise SpecError(f"dilations needs one entry per layer; got {len(chosen)} for n_layers {n_layers}")
     if min(chosen) < 1:

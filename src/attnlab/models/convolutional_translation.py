@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from attnlab.core.errors import SpecError
-from attnlab.core.sizes import check_positive
+from attnlab.core.sizes import check_positive, repeated
 from attnlab.models.translator import AbstractRival, Logits, Source, Target, gather
 from attnlab.nn.axes.positions import LearnedPositions
 from attnlab.nn.kernels.dropout import Dropout
@@ -189,7 +189,8 @@ class ByteNet(AbstractRival):
         if d_model % 2 or unfold < 1.0:
             raise SpecError(f"d_model must be even and unfold at least 1; got {d_model} and {unfold}")
         self.unfold = unfold
-        blocks = [(d_model, kernel_size, dilation, dropout) for _ in range(n_sets) for dilation in dilations]
+        of_a_set = [(d_model, kernel_size, dilation, dropout) for dilation in dilations]
+        blocks = [block for blocks in repeated(of_a_set, n_sets) for block in blocks]
         self.encoder = nn.ModuleList(_DilatedBlock(*block, causal=False) for block in blocks)
         self.join = nn.Linear(2 * d_model, d_model)
         self.decoder = nn.ModuleList(_DilatedBlock(*block, causal=True) for block in blocks)

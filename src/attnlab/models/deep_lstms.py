@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from attnlab.core.build import Spec, build
 from attnlab.core.errors import SpecError
-from attnlab.core.sizes import check_positive
+from attnlab.core.sizes import check_positive, repeated
 from attnlab.models.recurrent_translation import AbstractRecurrent, Kept
 from attnlab.models.translator import Attended, Logits, Source, Target, gather
 from attnlab.nn.feedforward import FEEDFORWARDS
@@ -246,7 +246,7 @@ class Gnmt(AbstractDeepLstms):
         sizes = {"pad": pad, "d_model": d_model, "dropout": dropout, "d_source": d_model}
         super().__init__(source_vocab_size, target_vocab_size, **sizes, above=(count - 1, 2 * d_model))
         self.first, self.backwards = (nn.LSTM(d_model, d_model, batch_first=True) for _ in range(2))
-        widths = [2 * d_model, *[d_model] * (n_layers - 2)]
+        widths = [2 * d_model, *repeated(d_model, n_layers - 2)]
         self.encoder = nn.ModuleList(nn.LSTM(width, d_model, batch_first=True) for width in widths)
         self.experts = nn.ModuleList(
             build(experts, FEEDFORWARDS, axis="feed-forward", offered={"d_model": d_model})

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from attnlab.core.build import Spec, build, class_of, is_ready, name_of
 from attnlab.core.constructors import signature_of
 from attnlab.core.errors import SpecError
+from attnlab.core.sizes import repeated
 from attnlab.nn.axes.positions import POSITIONS, AbstractInputPositions
 from attnlab.nn.block import BLOCKS
 from attnlab.nn.mixers import MIXERS
@@ -22,7 +23,7 @@ NO_POSITIONS = "none"  # act nowhere, so it does not matter that no mixer takes 
 def one_per_layer(mixer: Spec | Sequence[Spec], n_layers: int) -> list[Spec]:
     """One mixer specification for each layer."""
     if not isinstance(mixer, list | tuple):
-        return [cast(Spec, mixer)] * n_layers
+        return repeated(cast(Spec, mixer), n_layers)
     if len(mixer) != n_layers:
         raise SpecError(f"a list of mixers needs one entry per layer; got {len(mixer)} for n_layers {n_layers}")
     return list(mixer)

@@ -20,6 +20,7 @@ from attnlab.core.build import Spec, build, class_of, parse
 from attnlab.core.constructors import is_required, signature_of
 from attnlab.core.contracts import StudyTask
 from attnlab.core.errors import SpecError
+from attnlab.core.sizes import require_buildable
 from attnlab.inspection.reach import reach
 from attnlab.models import MODELS
 from attnlab.models.parsers.parser import AbstractParser
@@ -30,8 +31,6 @@ from attnlab.tasks.two_tasks import TwoTasks
 
 BESIDE = "beside"
 """Argument of any task: another one that is trained beside it."""
-MOST_PARTS = 30_000
-"""Of a model, as they take seconds to build, those of torch's LSTM ever longer; a thousand layers of a decoder."""
 
 
 def build_task(spec: Spec) -> StudyTask:
@@ -111,11 +110,7 @@ def _parts_counted() -> Iterator[None]:
     parts = itertools.count(1)
 
     def count(*_: Any) -> None:
-        if next(parts) > MOST_PARTS:
-            raise SpecError(
-                f"a model of more than {MOST_PARTS:,} modules and parameters takes too long to build; choose fewer "
-                "layers, heads or experts"
-            )
+        require_buildable(next(parts))
 
     kinds = (register_module_module_registration_hook, register_module_parameter_registration_hook)
     hooks = [register(count) for register in kinds]

@@ -386,7 +386,8 @@ def parse_study(
 def at_scale(said: Mapping[str, Any], scale: str | None, where: str) -> dict[str, Any]:
     """What a file says without its ``scales``, one of them merged over the rest; `where` begins what is wrong."""
     plain = dict(said)
-    scales = plain.pop("scales", {}) or {}
+    given = plain.pop("scales", None)
+    scales = {} if given is None else given
     if not isinstance(scales, dict) or not all(isinstance(one, dict) for one in scales.values()):
         raise SpecError(f"{where}: scales must be a mapping of names to mappings; got {scales!r}")
     if scale is None:

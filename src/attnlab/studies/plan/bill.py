@@ -99,6 +99,7 @@ def bill(plan: Plan, cores: Sequence[int], *, price: float | None = None, faults
     clocks = [simulate(first, slots, faults=faults, seed=seed) for seed in range(SIMULATIONS if faults else 1)]
     most = simulate([*first, *judged[1:]], slots, faults=faults)
     repeats = sum(map(len, first)) // len(seconds)
+    under_way = min(at_once, max(map(len, first)))
     parameters = sum(variant.parameters for variant in plan.variants)
     lost = threads * statistics.fmean(one.lost_seconds for one in clocks) / 3600
     hours = threads * sum(map(sum, first)) / 3600
@@ -113,7 +114,7 @@ def bill(plan: Plan, cores: Sequence[int], *, price: float | None = None, faults
         lost_core_hours=lost,
         most_runs=sum(map(len, [*first, *judged[1:]])),
         most_seconds=most.seconds,
-        storage_bytes=KEPT_BYTES * repeats * parameters + HELD_BYTES * at_once * parameters // len(seconds),
+        storage_bytes=KEPT_BYTES * repeats * parameters + HELD_BYTES * under_way * parameters // len(seconds),
         price=None if price is None else price * (hours + lost),
     )
 

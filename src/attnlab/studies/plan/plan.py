@@ -38,6 +38,7 @@ from attnlab.studies.plan.estimate import (
 from attnlab.studies.plan.matching import match_width
 from attnlab.tasks.codecs import codec_of
 from attnlab.tasks.two_tasks import TwoTasks
+from attnlab.training.devices.pieces import require_divided
 from attnlab.training.recipe.recipe import Recipe, steps_of_epochs, steps_per_epoch
 from attnlab.training.recipe.target import SECONDS_TO_TARGET, check_target
 from attnlab.training.run.course import EVALUATIONS
@@ -372,6 +373,7 @@ def _with_model(study: Study, name: str, model: dict[str, Any], notes: tuple[str
     task = build_task(study.task_spec(name))
     training = study.training_settings(name)
     recipe = _check_recipe(study, training)
+    require_pieces(task, recipe.devices * recipe.accumulate)
     notes = (*notes, *_notes_beside(task), *_objective_notes(recipe, task))
     counted = count(model, task)
     steps, per_epoch = recipe.total_steps(task, counted.flops_per_token), None
@@ -435,6 +437,12 @@ def _check_recipe(study: Study, training: Mapping[str, Any]) -> Recipe:
     rules = study.rules
     recipes = [Recipe.parse(rules.recipe(training, setting), "training") for setting in rules.grid()]
     return max(recipes, key=lambda recipe: max(amount or 0 for amount in recipe.budget.model_dump().values()))
+
+
+def require_pieces(task: StudyTask, count: int) -> None:
+    """Raise a `SpecError` where the first batch of a task cannot be cut in so many pieces."""
+    if count > 1:
+        require_divided(task, len(task.train_batch(0, 0).targets), count)
 
 
 def _objective_notes(recipe: Recipe, task: StudyTask) -> list[str]:

@@ -51,7 +51,8 @@ def simulate(
     Simulated
         The clock and what was lost.
     """
-    cluster = _Cluster(slots, faults / DAY_S, random.Random(seed))
+    most = max(map(len, phases), default=0)
+    cluster = _Cluster([min(count, most) for count in slots], faults / DAY_S, random.Random(seed))
     for runs in phases:
         cluster.compute([_Run(seconds, seconds) for seconds in runs])
     return Simulated(cluster.now, cluster.lost)

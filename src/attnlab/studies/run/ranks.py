@@ -9,7 +9,8 @@ from typing import Any, final
 
 from attnlab.core.errors import AttnlabError, Interrupted, SpecError
 from attnlab.core.machine import usable_threads
-from attnlab.studies.plan.plan import Plan
+from attnlab.studies.define.assemble import build_task
+from attnlab.studies.plan.plan import Plan, require_pieces
 from attnlab.studies.run.executor import Executor, Job, OnMessage, shown
 
 
@@ -56,7 +57,7 @@ def wanted_ranks(plan: Plan, devices: int | None, *, jobs: int | None, together:
     Raises
     ------
     SpecError
-        If several are wanted, and something that has no meaning with them.
+        If several are wanted, and something that has no meaning with them, or they do not divide a variant's batch.
     """
     if devices is not None and devices < 1:
         raise SpecError(f"--devices must be at least 1; got {devices}")
@@ -65,6 +66,9 @@ def wanted_ranks(plan: Plan, devices: int | None, *, jobs: int | None, together:
     asked = [name for name, given in others.items() if given]
     if wanted > 1 and asked:
         raise SpecError(f"runs on {wanted} devices are computed one at a time on this machine; leave out {asked[0]}")
+    for variant in plan.variants if devices and wanted > 1 else ():  # those of recipes were looked at in the plan
+        task = build_task(plan.study.task_spec(variant.name))
+        require_pieces(task, wanted * variant.training.get("accumulate", 1))
     return wanted
 
 
@@ -98,7 +102,6 @@ def _outcome(job: Job, cell: int, tell: Callable[[Mapping[str, Any]], None]) -> 
 
 def _compute(job: Job) -> dict[str, float]:
     """Compute a cell on this rank; the first prepares the data, and looks inside what was trained."""
-    from attnlab.studies.define.assemble import build_task
     from attnlab.studies.run.cell import run_cells
     from attnlab.studies.using.kept_task import keep_task
     from attnlab.training.devices.launching import tell_parent

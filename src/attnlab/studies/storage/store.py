@@ -38,19 +38,19 @@ def address(folder: str | os.PathLike[str]) -> Path | str:
     's3://bucket/my-study'
     """
     text = os.fspath(folder)
-    found = re.fullmatch(r"([a-z][a-z0-9+.-]+):(//?.*)", text.replace(os.sep, "/"))
+    found = re.fullmatch(r"([a-z][a-z0-9+.-]+):(/.*)?", text.replace(os.sep, "/"))
     if not found:
         return Path(folder)
-    scheme, rest = found[1], found[2].strip("/")
-    if scheme == "file":
+    scheme, rest = found[1], (found[2] or "").strip("/")
+    if scheme == "file" and rest:
         return Path(f"/{rest}")
     if scheme not in LIBRARIES:
         known = ", ".join(f"{one}://" for one in LIBRARIES)
         raise SpecError(
-            f"a folder is a path, or lies in an object store ({known}); got {text}; mount it, name the path"
+            f"a folder is a path, or lies in an object store ({known}); got {scheme}://{rest}; mount it, name the path"
         )
     if not rest or ".." in rest.split("/"):
-        raise SpecError(f"a folder in a store is {scheme}://BUCKET/FOLDER; got {text}")
+        raise SpecError(f"a folder in a store is {scheme}://BUCKET/FOLDER; got {scheme}://{rest}")
     return f"{scheme}://{rest}"
 
 

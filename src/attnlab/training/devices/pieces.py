@@ -46,14 +46,10 @@ def cut(task: Task, batch: Batch, count: int, numbers: Sequence[int]) -> list[Pi
     Raises
     ------
     SpecError
-        If the rows cannot be divided, or are fewer than the pieces.
+        As in `require_divided`.
     """
     rows = len(batch.targets)
-    if rows < count or (rows % count and not counts_targets(task)):
-        raise SpecError(
-            f"a batch of {rows} rows cannot be divided into {count} equal pieces (devices x accumulate); give the task "
-            "a batch that they divide, or use fewer devices"
-        )
+    require_divided(task, rows, count)
     starts = [number * rows // count for number in range(count + 1)]
     everything = targets_of(task, batch)
     pieces = []
@@ -61,6 +57,21 @@ def cut(task: Task, batch: Batch, count: int, numbers: Sequence[int]) -> list[Pi
         part = batch.rows(starts[number], starts[number + 1])
         pieces.append(Piece(part, number, starts[number], rows, targets_of(task, part) / everything))
     return pieces
+
+
+def require_divided(task: Task, rows: int, count: int) -> None:
+    """Check that a batch of so many rows can be cut in so many pieces.
+
+    Raises
+    ------
+    SpecError
+        If the rows cannot be divided, or are fewer than the pieces.
+    """
+    if rows < count or (rows % count and not counts_targets(task)):
+        raise SpecError(
+            f"a batch of {rows} rows cannot be divided into {count} equal pieces (devices x accumulate); give the task "
+            "a batch that they divide, or use fewer devices"
+        )
 
 
 def drawn_alike(pieces: Sequence[Piece]) -> Iterator[Piece]:
