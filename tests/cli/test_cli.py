@@ -6,6 +6,7 @@ import json
 import re
 import subprocess
 import sys
+import typing
 
 import pytest
 from tests.studies.example_results import shapes
@@ -127,9 +128,11 @@ def test_what_is_suspicious_about_the_data_is_said_before_training(capfd, monkey
     (tmp_path / "pairs.tsv").write_text("".join(f"{line}\t{line}\n" for line in [*lines, ""]), encoding="utf-8")
     (tmp_path / "mine.yaml").write_text(TRANSLATION, encoding="utf-8")
     assert call(["plan", "mine.yaml", "--no-calibrate"]) == FINE
-    left_out = r"! data pairs of the \w+ part left out, one side empty: 1 \(line 81\)"
+    left_out = r"! data: pairs of the \w+ part left out, one side empty: 1 \(line 81\)"
     said = re.search(left_out, " ".join(capfd.readouterr().out.split()))
     assert said
+    assert call(["plan", "mine.yaml", "--no-calibrate", "--seeds", "3"]) == FINE
+    assert "one variant is compared with nothing" in " ".join(capfd.readouterr().out.split())
     assert call(["run", "mine.yaml", "--jobs", "1"]) == FINE
     printed = " ".join(capfd.readouterr().out.split())
     assert printed.index(said[0]) < printed.index("judged runs: 1")
@@ -140,7 +143,7 @@ def test_a_note_about_all_variants_is_told_once_and_long_times_in_days(study, ca
     assert call(["plan", str(study)]) == FINE
     printed = " ".join(capfd.readouterr().out.split())
     assert printed.count("a step takes too long") == printed.count("all variants: a step takes too long") == 1
-    assert re.search(r" [\d,]+ days or more on this machine's", printed)
+    assert re.search(r" [\d,]+ days or more on this machine's \d+ cores: without starting processes, ", printed)
 
 
 def test_help_says_where_sentences_come_from(capfd):
@@ -295,3 +298,46 @@ def test_list_tells_what_a_part_takes(capsys):
     assert heads == {"required": False, "default": 4, "meaning": "Number of query heads."}
     assert call(["list", "rotari"]) == WRONG_USE
     assert "no table and no part 'rotari'; did you mean 'rotary'?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "some"),
+    [
+        (["run", ""], {"shapes", "mine.yaml"}),
+        (["explain", ""], {"blog-shapes", "mine.yaml"}),
+        (["run", "shapes", "--scale", ""], {"full"}),
+        (["plan", "mine.yaml", "--scale", ""], {"small"}),
+        (["list", ""], {"studies", "scores", "rotary"}),
+        (["bench", ""], {"loop", "all"}),
+    ],
+)
+@pytest.mark.usefixtures("study")
+def test_names_of_the_library_and_of_files_are_completed(words, some, capsys):
+    assert call(["__complete", *words]) == FINE
+    assert some <= {line.partition("\t")[0] for line in capsys.readouterr().out.splitlines()}
+
+
+def test_bash_completes_files_itself_and_closed_choices_are_known(capsys):
+    assert call(["completion", "bash"]) == FINE
+    script = capsys.readouterr().out
+    assert "complete -o bashdefault -o default -F _attnlab attnlab" in script
+    assert "compgen -f" not in script
+    assert all(f"_c=({choices})" in script for choices in ('"cpu" "cuda"', '"last" "best"', '"zero" "mean" "resample"'))
+    assert '_c=("torch-export" "onnx" "huggingface")' in script
+
+
+def test_choices_on_the_command_line_are_those_of_the_library():
+    from attnlab.cli.trained.export import To
+    from attnlab.studies.exporting.export import TARGETS
+
+    assert set(typing.get_args(To)) == set(TARGETS)
+
+
+@pytest.mark.parametrize("command", [name for name in cli.app if not name.startswith("-")])
+def test_help_has_no_option_that_empties_a_list_and_no_empty_default(command, capsys):
+    assert call([command, "--help"]) == FINE
+    out = capsys.readouterr().out
+    assert "--empty" not in out
+    assert not re.search(r'default: *(""|\(\))', out)
+    if "[ARGS...]" in out:
+        assert "begins with a dash, write --" in " ".join(out.replace("\u2502", " ").split())

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import cyclopts
 
-from attnlab.cli.terminal import Terminal
+from attnlab.cli.terminal import Terminal, adapt_to_surroundings
 from attnlab.core.errors import AttnlabError, DataError, Interrupted, RunError, SpecError, did_you_mean, text_of
 
 HUGE_PAGES = "THP_MEM_ALLOC_ENABLE"
@@ -30,7 +30,15 @@ bash: `eval "$(attnlab completion bash)"` in `~/.bashrc`. zsh: `attnlab completi
 `$fpath`. fish: `attnlab completion fish > ~/.config/fish/completions/attnlab.fish`.
 """
 
-app = cyclopts.App(name="attnlab", help=HELP, version_flags=["--version"])
+
+def _default_shown(value: object) -> str | None:
+    """A default as help has it: nothing where it is empty."""
+    return None if value in (None, "", ()) else str(value)
+
+
+EVERYWHERE = cyclopts.Parameter(negative_iterable=(), show_default=_default_shown)
+"""Of every argument: no option that empties a list, no empty default."""
+app = cyclopts.App(name="attnlab", help=HELP, version_flags=["--version"], default_parameter=EVERYWHERE)
 app.command("attnlab.cli.run:run", name="run", help="Run a study to its verdict; go on where it stopped.")
 app.command("attnlab.cli.plan:plan", name="plan", help="Say what a study would cost, before a second is spent.")
 app.command("attnlab.cli.doctor:doctor", name="doctor", help="Examine an attention of your own: is it right?")
@@ -62,6 +70,7 @@ app.command("attnlab.cli.bench:bench", name="bench", help="Measure attnlab besid
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line, by default with the words of the process, and exit with its code."""
     os.environ.setdefault(HUGE_PAGES, "1")
+    adapt_to_surroundings()
     sys.exit(call(arguments))
 
 

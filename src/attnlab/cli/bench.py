@@ -5,13 +5,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from cyclopts import Parameter
 
 from attnlab.cli.words import Whole
 
 
+def _measured(_: object) -> list[str]:
+    """What can be measured."""
+    from attnlab.benchmarks.catalog import ALL, BENCHMARKS
+
+    return [*BENCHMARKS, ALL]
+
+
 def bench(
-    what: str,
+    what: Annotated[str, Parameter(completer=_measured)],
     /,
     *,
     sizes: tuple[str, ...] = (),

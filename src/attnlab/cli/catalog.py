@@ -14,8 +14,9 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Annotated, Any, final
 
+from cyclopts import Parameter
 from rich.table import Table
 
 from attnlab.cli.terminal import Terminal
@@ -53,7 +54,12 @@ class Entry:
     summary: str  # first line of its docstring; a study's question
 
 
-def show(kind: str | None = None, /, *, json: bool = False) -> int:
+def _listed(_: object) -> list[str]:
+    """What can be listed or told of."""
+    return ["studies", *TABLES, *dict.fromkeys(entry.name for kind in TABLES for entry in entries(kind))]
+
+
+def show(kind: Annotated[str | None, Parameter(completer=_listed)] = None, /, *, json: bool = False) -> int:
     """List studies, tasks, models and every part, or tell of one what it takes.
 
     Parameters

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Literal
 
@@ -24,5 +25,9 @@ def completion(shell: Literal["bash", "zsh", "fish"], /) -> int:
     """
     from attnlab.cli import app
 
-    sys.stdout.write(app.generate_completion(shell=shell))
+    script = app.generate_completion(shell=shell)
+    if shell == "bash":  # leaves files to readline, which quotes them and goes on into folders
+        script = re.sub(r"COMPREPLY=\( \$\(compgen -[df] .*", "COMPREPLY=()", script)
+        script = script.replace("\ncomplete -F", "\ncomplete -o bashdefault -o default -F")
+    sys.stdout.write(script)
     return 0

@@ -5,15 +5,16 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from attnlab.cli.words import Asked, Scale
 from attnlab.core.errors import SpecError
 
 
 def draw(
-    study: str,
+    study: Asked,
     /,
     *,
     variant: list[str] | None = None,
-    scale: str | None = None,
+    scale: Scale = None,
     out: Path | None = None,
 ) -> int:
     """Draw the models of a study as the figures of papers are, each read off the model that is built.

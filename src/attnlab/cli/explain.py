@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from attnlab.cli.terminal import Terminal
-from attnlab.cli.words import Whole
+from attnlab.cli.words import CaseName, Scale, Whole
 
 
 def explain(
-    case: str,
+    case: CaseName,
     /,
     *,
-    scale: str | None = None,
+    scale: Scale = None,
     out: Path | None = None,
     minutes: float = 15.0,
     seeds: Whole | None = None,

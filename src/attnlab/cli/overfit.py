@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from attnlab.cli.terminal import Terminal
+from attnlab.cli.words import Asked, Scale
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,10 +21,10 @@ WIDEST = 32
 
 
 def overfit(
-    study: str,
+    study: Asked,
     /,
     *,
-    scale: str | None = None,
+    scale: Scale = None,
     variant: list[str] | None = None,
     items: int = 20,
     seconds: float = 60.0,

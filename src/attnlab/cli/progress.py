@@ -121,5 +121,5 @@ def title_of(cell: CellPlan) -> str:
 
 def print_alarm(console: Console, alarm: Alarm) -> None:
     """Print one alarm."""
-    console.print(f"[bold yellow]! {alarm.check}[/] ", end="")
-    console.print(f"{alarm.variant}: {alarm.message}" if alarm.variant else alarm.message, markup=False)
+    said = f"{alarm.variant}: {alarm.message}" if alarm.variant else alarm.message
+    console.print(f"[bold yellow]! {escape(alarm.check)}:[/] {escape(said)}")

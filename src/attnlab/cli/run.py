@@ -6,21 +6,21 @@ import contextlib
 import json as json_text
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from attnlab.cli.terminal import Terminal
-from attnlab.cli.words import Folder, Whole
+from attnlab.cli.terminal import Terminal, holds_all_characters
+from attnlab.cli.words import Folder, Scale, StudyName, Whole
 from attnlab.core.errors import SpecError
 
 
 def run(
-    study: str,
+    study: StudyName,
     /,
     *,
-    scale: str | None = None,
+    scale: Scale = None,
     out: Folder | None = None,
     seeds: str | None = None,
-    device: str = "auto",
+    device: Literal["auto", "cpu", "cuda"] = "auto",
     jobs: Whole | None = None,
     together: Whole | None = None,
     like: Path | None = None,
@@ -42,7 +42,7 @@ def run(
         ``s3://bucket/my-study`` (needs the extra ``attnlab[cloud]``).
     seeds : str, optional
         Number of seeds, instead of the study's own; ``3-20``: as many as it takes to decide, within these bounds.
-    device : str
+    device : {"auto", "cpu", "cuda"}
         ``cpu``, ``cuda``, or ``auto``.
     jobs : int, optional
         Worker processes, which share the cores; by default one a core with one thread each.
@@ -145,7 +145,7 @@ def _show(results: Any, page: Path | None) -> None:
     from attnlab.studies.storage.mirror import url_of
 
     console = Terminal()
-    console.print(verdict_table(results))
+    console.print(verdict_table(results, console.width))
     for alarm in results.alarms:
         print_alarm(console, alarm)
     console.print()
@@ -159,4 +159,5 @@ def _show(results: Any, page: Path | None) -> None:
 
 def print_json(value: Any) -> None:
     """Print a value of JSON types as JSON on standard output."""
-    sys.stdout.write(json_text.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
+    plain = not holds_all_characters()
+    sys.stdout.write(json_text.dumps(value, indent=2, ensure_ascii=plain, allow_nan=False) + "\n")

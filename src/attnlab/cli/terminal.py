@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
+import io
+import json
+import os
 import re
+import sys
 from collections.abc import Iterable
 from typing import Any, final
 
@@ -13,6 +18,12 @@ from rich.text import Text
 
 ACTING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 """Characters that would move the cursor, change colors or the direction of writing."""
+_OWN, _PLAIN = "−–—×·“”‘’√▁▂▃▄▅▆▇█\xa0\u202f", "---x.\"\"''V_.:-=+*#  "  # noqa: RUF001
+PLAINLY = {"±": "+-", "→": "->", "…": "..."} | dict(zip(_OWN, _PLAIN, strict=True))
+"""How the lab's own characters are written where a terminal's encoding lacks them."""
+LEGIBLE = "attnlab.legible"
+NARROWEST = 20
+"""Columns below which a set width is a mistake, such as that of a terminal that says 0."""
 
 
 @final
@@ -49,6 +60,30 @@ class Terminal(Console):
         """The pieces of what is printed, texts that are no strings among them; rich's own codes stay."""
         for piece in super().render(renderable, options):
             yield piece if piece.control else Segment(ACTING.sub(_escaped, piece.text), piece.style)
+
+
+def adapt_to_surroundings() -> None:
+    """Print on this process's streams whatever their encoding lacks, and leave a width out that nothing fits in."""
+    codecs.register_error(LEGIBLE, _legible)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=LEGIBLE)
+    width = os.environ.get("COLUMNS", "")
+    if width.isdecimal() and int(width) < NARROWEST:
+        del os.environ["COLUMNS"]
+
+
+def holds_all_characters() -> bool:
+    """Whether standard output has an encoding that lacks no character."""
+    return (getattr(sys.stdout, "encoding", None) or "utf-8").lower().startswith("utf")
+
+
+def _legible(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Characters that an encoding lacks, as plain ones or as JSON escapes them."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    lacking = error.object[error.start : error.end]
+    return "".join(PLAINLY.get(one) or json.dumps(one)[1:-1] for one in lacking), error.end
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -23,7 +23,7 @@ def view(
     /,
     *,
     text: Path | None = None,
-    arg: Annotated[list[str] | None, Parameter(negative="")] = None,
+    arg: list[str] | None = None,
     causal: Annotated[bool | None, Parameter(negative=["--not-causal", "--bidirectional"])] = None,
     port: Whole = 8765,
     host: str = "127.0.0.1",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+import glob
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter, Token
 
 from attnlab.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from cyclopts.completion import CompletionContext
 
 
 def _whole(_: type, tokens: Sequence[Token]) -> int:
@@ -31,9 +35,47 @@ Folder = Annotated[Path, Parameter(converter=_folder)]
 """A folder that is written to."""
 Whole = Annotated[int, Parameter(converter=_whole)]
 """A whole number, written as one."""
-Runs = Annotated[tuple[Path, ...], Parameter(negative="")]
-"""Folders of runs; there is no option that empties the list."""
+Device = Literal["cpu", "cuda"]
+"""Where something is computed."""
+Weights = Literal["last", "best"]
+"""Weights of a run: those at the end, or of the best evaluation."""
 
+
+def _library(*packages: str) -> Callable[[CompletionContext], list[str]]:
+    """What completes a word that names a file of the library, or a YAML file."""
+
+    def names(context: CompletionContext) -> list[str]:
+        folders = (PACKAGE / package / "library" for package in packages)
+        return [
+            *sorted(path.stem for folder in folders for path in folder.glob("*.yaml")),
+            *sorted(glob.glob(glob.escape(context.incomplete) + "*.yaml")),
+        ]
+
+    return names
+
+
+def _scales(context: CompletionContext) -> list[str]:
+    """The scales of the study or case that was named before."""
+    from ruamel.yaml import YAML
+
+    named = next(
+        one.value for one in context.arguments if one.field_info.name in ("study", "case") for one in one.tokens
+    )
+    places = (Path(named), *(PACKAGE / package / "library" / f"{named}.yaml" for package in ("studies", "explain")))
+    path = next(place for place in places if place.is_file())
+    return list(YAML(typ="safe").load(path).get("scales", {}))
+
+
+StudyName = Annotated[str, Parameter(completer=_library("studies"))]
+"""A study of the library, or a file."""
+CaseName = Annotated[str, Parameter(completer=_library("explain"))]
+"""A case of the library, or a file."""
+Asked = Annotated[str, Parameter(completer=_library("studies", "explain"))]
+"""A study or a case of the library, or a file."""
+Scale = Annotated[str | None, Parameter(completer=_scales)]
+"""One of the scales of a study or a case."""
+
+PACKAGE = Path(__file__).resolve().parent.parent
 _VALUES = {"true": True, "false": False, "null": None, "none": None}
 
 

@@ -7,10 +7,13 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from attnlab.cli.words import Runs
+from attnlab.cli.words import Device, Weights
 from attnlab.core.errors import SpecError
 
-ABOUT_TEXTS = "What to classify; unless given, the lines of the file or of standard input."
+ABOUT_TEXTS = (
+    "What to classify; unless given, the lines of the file or of standard input. "
+    "Before one that begins with a dash, write --."
+)
 """Help of the words after the run; cyclopts reads none of ``*texts`` in a docstring."""
 
 
@@ -19,9 +22,9 @@ def classify(
     /,
     *texts: Annotated[str, Parameter(help=ABOUT_TEXTS)],
     file: Path | None = None,
-    also: Runs = (),
-    weights: str = "last",
-    device: str = "cpu",
+    also: tuple[Path, ...] = (),
+    weights: Weights = "last",
+    device: Device = "cpu",
     json: bool = False,
 ) -> int:
     """Name the classes of texts with a run of a study: a line each, the likeliest class and its probability.
@@ -37,10 +40,10 @@ def classify(
         UTF-8, one text a line; ``.gz`` is uncompressed.
     also : tuple of Path
         One more run of the same task, whose probabilities are averaged with those of the first. Once for each.
-    weights : str
+    weights : {"last", "best"}
         ``last``, which the study judged, or ``best`` (those of the best evaluation).
-    device : str
-        ``cpu`` or ``cuda``.
+    device : {"cpu", "cuda"}
+        Where it is computed.
     json : bool
         Print the probability of every class, a JSON object a line.
 
@@ -51,6 +54,7 @@ def classify(
     """
     from json import dumps
 
+    from attnlab.cli.terminal import holds_all_characters
     from attnlab.cli.trained.translate import some_at_a_time, warnings_said
     from attnlab.studies.using.predicting import classify as classes_of
     from attnlab.studies.using.trained import load_run
@@ -63,5 +67,8 @@ def classify(
             found = classes_of(trained, some, first=first)
         for chances in found:
             likeliest, chance = next(iter(chances.items()))
-            print(dumps(chances, ensure_ascii=False) if json else f"{likeliest}\t{chance:.3f}", flush=True)
+            print(
+                dumps(chances, ensure_ascii=not holds_all_characters()) if json else f"{likeliest}\t{chance:.3f}",
+                flush=True,
+            )
     return 0

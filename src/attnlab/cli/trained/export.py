@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from attnlab.cli.terminal import Terminal
+from attnlab.cli.words import Weights
+
+To = Literal["torch-export", "onnx", "huggingface"]
+"""What a model can be written as."""
 
 
-def export(run: Path, /, *, to: str, out: Path, weights: str = "last") -> int:
+def export(run: Path, /, *, to: To, out: Path, weights: Weights = "last") -> int:
     """Write a trained model as a program of torch or ONNX, or as a checkpoint of transformers.
 
     Parameters
     ----------
     run : Path
         Folder of a run, such as ``runs/STUDY/VARIANT/seed-0``.
-    to : str
+    to : {"torch-export", "onnx", "huggingface"}
         ``torch-export``, ``onnx`` or ``huggingface``.
     out : Path
         Folder to write to; not there yet, or empty.
-    weights : str
+    weights : {"last", "best"}
         ``last``, which the study judged, or ``best`` (those of the best evaluation).
 
     Returns

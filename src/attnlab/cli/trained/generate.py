@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from attnlab.cli.words import Whole
+from attnlab.cli.words import Device, Weights, Whole
 
 
 def generate(
@@ -18,8 +18,8 @@ def generate(
     top_k: Whole | None = None,
     top_p: float | None = None,
     seed: Whole = 0,
-    weights: str = "last",
-    device: str = "cpu",
+    weights: Weights = "last",
+    device: Device = "cpu",
 ) -> int:
     """Let a language model of a study write.
 
@@ -41,10 +41,10 @@ def generate(
         Draw among the likeliest that together have this probability only.
     seed : int
         Equal seeds give equal texts.
-    weights : str
+    weights : {"last", "best"}
         ``last``, which the study judged, or ``best`` (those of the best evaluation).
-    device : str
-        ``cpu`` or ``cuda``.
+    device : {"cpu", "cuda"}
+        Where it is computed.
 
     Returns
     -------

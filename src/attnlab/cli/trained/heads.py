@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from rich.markup import escape
 from rich.table import Table
 
 from attnlab.cli.terminal import Terminal
-from attnlab.cli.words import Whole
+from attnlab.cli.words import Weights, Whole
 from attnlab.core.errors import SpecError
 
 if TYPE_CHECKING:
@@ -21,11 +21,11 @@ def heads(
     runs: list[Path],
     /,
     *,
-    how: str = "zero",
+    how: Literal["zero", "mean", "resample"] = "zero",
     part: str = "",
     tokens: Whole = 20_000,
     tolerance: float = 0.01,
-    weights: str = "last",
+    weights: Weights = "last",
     text: Path | None = None,
     parses: Path | None = None,
     json: bool = False,
@@ -39,7 +39,7 @@ def heads(
     runs : list of Path
         Folders of runs, of variants, or of studies: all finished runs in them. With ``--text``: checkpoints of
         transformers.
-    how : str
+    how : {"zero", "mean", "resample"}
         What stands in the place of a head or sublayer: ``zero``, ``mean`` (over the batch) or ``resample`` (that of the
         next sequence of the batch). A layer is skipped.
     part : str
@@ -48,7 +48,7 @@ def heads(
         Positions of it to measure on.
     tolerance : float
         Loss that may be lost by switching heads off together, in the loss's unit.
-    weights : str
+    weights : {"last", "best"}
         ``last``, which the study judged, or ``best`` (those of the best evaluation).
     text : Path, optional
         Of checkpoints that continue texts: a text that they were not trained on, to measure on.

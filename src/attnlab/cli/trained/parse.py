@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from attnlab.cli.words import Runs, Whole
+from attnlab.cli.words import Device, Weights, Whole
 from attnlab.core.errors import SpecError
 
 if TYPE_CHECKING:
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
     from attnlab.text.trees import Tree
 
-ABOUT_SENTENCES = "What to parse; unless given, the lines of the file or of standard input."
+ABOUT_SENTENCES = (
+    "What to parse; unless given, the lines of the file or of standard input. "
+    "Before one that begins with a dash, write --."
+)
 """Help of the words after the run; cyclopts reads none of ``*sentences`` in a docstring."""
 
 
@@ -24,15 +27,15 @@ def parse(
     /,
     *sentences: Annotated[str, Parameter(help=ABOUT_SENTENCES)],
     file: Path | None = None,
-    also: Runs = (),
+    also: tuple[Path, ...] = (),
     words: bool = False,
     unlabelled: bool = False,
     beam: Whole | None = None,
     skip: bool = False,
-    weights: str = "last",
+    weights: Weights = "last",
     draw: bool = False,
     svg: Path | None = None,
-    device: str = "cpu",
+    device: Device = "cpu",
 ) -> int:
     """Parse sentences with a run of a study: their constituents as trees in brackets.
 
@@ -56,14 +59,14 @@ def parse(
         the run.
     skip : bool
         Leave out a sentence that is empty, too long or holds a bracket in a word: an empty line stands in its place.
-    weights : str
+    weights : {"last", "best"}
         ``last``, which the study judged, or ``best`` (those of the best evaluation).
     draw : bool
         Draw trees in the terminal, instead of writing brackets.
     svg : Path, optional
         Picture of the tree of the only sentence.
-    device : str
-        ``cpu`` or ``cuda``.
+    device : {"cpu", "cuda"}
+        Where it is computed.
 
     Returns
     -------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from attnlab.cli.words import Runs
+from attnlab.cli.words import Device, Weights
 from attnlab.core.errors import SpecError
 
 
@@ -14,9 +14,9 @@ def predict(
     /,
     *,
     out: Path,
-    also: Runs = (),
-    weights: str = "last",
-    device: str = "cpu",
+    also: tuple[Path, ...] = (),
+    weights: Weights = "last",
+    device: Device = "cpu",
 ) -> int:
     """Let a run of ``sequences``, or of ``classify`` on numbers or tokens, answer for arrays of them.
 
@@ -32,10 +32,10 @@ def predict(
         class.
     also : tuple of Path
         One more run of the same task, whose answers are averaged with those of the first. Once for each.
-    weights : str
+    weights : {"last", "best"}
         ``last``, which the study judged, or ``best`` (those of the best evaluation).
-    device : str
-        ``cpu`` or ``cuda``.
+    device : {"cpu", "cuda"}
+        Where it is computed.
 
     Returns
     -------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from attnlab.cli.words import Runs, Whole
+from attnlab.cli.words import Device, Weights, Whole
 
 
 def score(
@@ -12,17 +12,17 @@ def score(
     /,
     *,
     part: str = "",
-    also: Runs = (),
-    against: Runs = (),
+    also: tuple[Path, ...] = (),
+    against: tuple[Path, ...] = (),
     beam: Whole | None = None,
     alpha: float | None = None,
     coverage: float | None = None,
     replace_unknown: bool | None = None,
     batch: Whole = 64,
     cached: bool = True,
-    weights: str = "last",
+    weights: Weights = "last",
     out: Path | None = None,
-    device: str = "cpu",
+    device: Device = "cpu",
 ) -> int:
     """Translate a held-out part with a run of a study, and print BLEU and chrF with their signatures.
 
@@ -50,12 +50,12 @@ def score(
         Sentences that are translated together.
     cached : bool
         Keep keys and values of earlier tokens; without, the same comes out and takes longer.
-    weights : str
+    weights : {"last", "best"}
         ``last``, which the study judged, or ``best`` (those of the best evaluation).
     out : Path, optional
         File for the translations, one a line.
-    device : str
-        ``cpu`` or ``cuda``.
+    device : {"cpu", "cuda"}
+        Where it is computed.
 
     Returns
     -------

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from attnlab.cli.words import Runs, Whole
+from attnlab.cli.words import Device, Weights, Whole
 from attnlab.core.errors import SpecError
 
 if TYPE_CHECKING:
@@ -34,15 +34,15 @@ def translate(
     /,
     *sentences: Annotated[str, Parameter(help=ABOUT_SENTENCES)],
     file: Path | None = None,
-    also: Runs = (),
+    also: tuple[Path, ...] = (),
     beam: Whole | None = None,
     alpha: float | None = None,
     coverage: float | None = None,
     replace_unknown: bool | None = None,
     too_long: Literal["refuse", "skip", "cut"] = "refuse",
-    weights: str = "last",
+    weights: Weights = "last",
     maps: Path | None = None,
-    device: str = "cpu",
+    device: Device = "cpu",
 ) -> int:
     """Translate sentences with a run of a study.
 
@@ -69,12 +69,12 @@ def translate(
     too_long : {"refuse", "skip", "cut"}
         What becomes of a line longer than the model reads: it ends the work after the lines before it are written; or
         an empty line is written for it; or its beginning is translated. The latter two are said.
-    weights : str
+    weights : {"last", "best"}
         ``last``, which the study judged, or ``best`` (those of the best evaluation).
     maps : Path, optional
         HTML page for the attention maps of the sentences, of which there may be 20 then.
-    device : str
-        ``cpu`` or ``cuda``.
+    device : {"cpu", "cuda"}
+        Where it is computed.
 
     Returns
     -------

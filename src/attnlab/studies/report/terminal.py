@@ -19,15 +19,19 @@ STYLES = {"better": "bold blue", "worse": "bold dark_orange3", "equivalent": "di
 """Rich styles of the verdicts: the same hues as in the report."""
 NARROWEST = (12, 8, 11, 11)
 """Columns that a name, a mean, a difference and a verdict keep on a narrow terminal, where they are folded."""
+KEPT = ((0, 1, 2, 3), (0, 2, 3), (0, 3))
+"""What is shown of them: all that there is room for, a name and a verdict in any case."""
 
 
-def verdict_table(results: StudyResults) -> Table:
+def verdict_table(results: StudyResults, width: int | None = None) -> Table:
     """The verdicts of a study as a table for the terminal.
 
     Parameters
     ----------
     results : StudyResults
         What the study has found so far.
+    width : int, optional
+        Columns of the terminal: where they are few, means are left out, then differences.
 
     Returns
     -------
@@ -45,13 +49,21 @@ def verdict_table(results: StudyResults) -> Table:
         padding=(0, 1, 0, 0),
     )
     titles = ("variant, its cost", "mean ± sd", "difference, interval", "verdict")
-    for title, width in zip(titles, NARROWEST, strict=True):
-        justify = "right" if title in titles[1:3] else "left"
-        table.add_column(title, justify=justify, overflow="fold", min_width=width)
+    fitting = [kept for kept in KEPT if width is None or _room(kept) <= width]
+    kept = fitting[0] if fitting else KEPT[-1]
+    for i in kept:
+        least = NARROWEST[i] if fitting else None
+        table.add_column(titles[i], justify="right" if i in (1, 2) else "left", overflow="fold", min_width=least)
     for variant in sorted(results.variants, key=lambda one: one.name != results.baseline):
         for one in results.concluded(variant.name) or (None,):
-            table.add_row(*_row(results, variant, one))
+            row = _row(results, variant, one)
+            table.add_row(*(row[i] for i in kept))
     return table
+
+
+def _room(columns: tuple[int, ...]) -> int:
+    """How wide a table of some columns is at the least, with its padding, lines and edges."""
+    return sum(NARROWEST[i] for i in columns) + 2 * len(columns) + 1
 
 
 def _row(results: StudyResults, variant: VariantResults, one: Verdict | None) -> tuple[str | Text, ...]:
