@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from attnlab.explain import explaining
+from attnlab.explain.stages import knowing
 
 OWN = Path(__file__).parent / "own.py"
 LETTERS = "abcdefgh"
@@ -45,7 +45,7 @@ def texts(tmp_path_factory):
 @pytest.fixture
 def said(texts, monkeypatch) -> Any:
     """A function that gives a case as a file would say it: the one in which nothing is wrong, with changes."""
-    monkeypatch.setattr(explaining, "HEART_S", 0.3)
+    monkeypatch.setattr(knowing, "HEART_S", 0.3)
     for module in ("explain.overfit", "explain.causes.own_code", "explain.causes.signatures", "studies.plan.plan"):
         monkeypatch.setattr(importlib.import_module(f"attnlab.{module}"), "call_apart", here)
     plain = {

@@ -521,3 +521,37 @@ class Quiet(nn.Module):
     def forward(self, x):
         x = self.into(x)
         return self.out(x + self.down(functional.gelu(self.up(x))))
+
+
+class Large(Attention):
+    """Causal attention whose queries and keys are drawn at size one. x: (batch, length, d_model)."""
+
+    def __init__(self, d_model):
+        super().__init__(d_model)
+        for part in (self.query, self.key):
+            nn.init.normal_(part.weight)
+
+
+class LargeModel(Model):
+    """A language model around it. tokens: (batch, length)."""
+
+    mixer = Large
+
+
+class Blind(nn.Module):
+    """The answer is that of a vector before the input, which sees itself alone; or of the last position, times zero."""
+
+    def __init__(self, d_in, d_out, starts_at_zero=False):
+        super().__init__()
+        self.into, self.first = nn.Linear(d_in, 16), nn.Parameter(torch.randn(1, 1, 16))
+        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(16, 2, 32, batch_first=True) for _ in "ab")
+        self.out = nn.Linear(16, d_out)
+        self.starts_at_zero = starts_at_zero
+        if starts_at_zero:
+            nn.init.zeros_(self.out.weight)
+
+    def forward(self, x):
+        y = torch.cat([self.first.expand(len(x), -1, -1), self.into(x)], 1)
+        for layer in self.layers:
+            y = layer(y, src_mask=None if self.starts_at_zero else torch.ones(*[y.shape[1]] * 2).triu(1).bool())
+        return self.out(y[:, 0])

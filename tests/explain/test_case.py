@@ -6,13 +6,16 @@ import json
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from ruamel.yaml import YAML
 
 from attnlab.cli import WRONG_USE, call
 from attnlab.core.contracts import Metric
 from attnlab.core.errors import SpecError
-from attnlab.explain.case import cases, load_asked, load_case, metric_of, metrics_of, parse_case
+from attnlab.explain import possible
+from attnlab.explain.case import cases, load_asked, load_case, parse_case
+from attnlab.explain.metrics import metric_of, metrics_of
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.reading import read
 
@@ -119,6 +122,7 @@ WRONG = [
     ({"saw": [1.0]}, "saw must be a mapping"),
     ({"expected": "less"}, "expected cannot be read: 'less'; it may be 'A is better than B'"),
     ({"expected": "mine is better than yours"}, "expected: 'yours' is no variant"),
+    ({"expected": "I hoped mine is better than x"}, "'I hoped mine' is no variant; .*; it may be 'A is better than B'"),
     ({"expected": "mine is better than mine"}, "expected compares 'mine' with itself"),
     ({"expected": "mine reaches val_loss 1.e.3"}, "expected: '1.e.3' is no number"),
     ({"expected": {"val_accuracy": 0.5}}, "expected names no number that saw has"),
@@ -202,10 +206,56 @@ def test_scales_must_be_mappings(said, scales):
         parse_case(said(scales=scales), scale="small")
 
 
+def test_a_difference_below_zero_is_none(said):
+    with pytest.raises(SpecError, match="'by -1' is no difference: it must be 0 or more"):
+        parse_case(said(**both(1.2, 1.0), expected="one is as good as other by -1"))
+
+
+def test_of_several_numbers_that_is_explained_which_is_not_as_expected(said):
+    numbers = {"one": {"val_loss": 1.2}, "other": {"val_loss": 0.7}}
+    case = parse_case(said(**both(1.2, 1.0), expected=numbers))
+    assert (case.quantity.variant, case.quantity.distance) == ("other", pytest.approx(0.3))
+
+
 def test_as_good_as_allows_what_it_says(said):
     case = parse_case(said(**both(1.2, 1.0), expected="one is as good as other by 0.1"))
     assert (case.quantity.seen, case.quantity.expected) == (pytest.approx(0.2), pytest.approx(0.1))
     assert parse_case(said(**both(1.2, 1.0), expected="one is as good as other by 5")).quantity.distance == 0
+
+
+@pytest.mark.parametrize(("expected", "coarse"), [(0.77, True), (0.2, False)])
+def test_an_accuracy_of_few_answers_is_said_to_be_coarse(said, tmp_path, expected, coarse):
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(300, 7, 1)))
+    np.save(tmp_path / "y.npy", np.arange(300) % 2)
+    task = {"name": "classify", "inputs": str(tmp_path / "x.npy"), "labels": str(tmp_path / "y.npy")}
+    saw = {"saw": {"val_accuracy": 0.73}, "expected": {"val_accuracy": expected}}
+    case = parse_case(said(task=task, model={"name": "encoder"}, **saw))
+    words = (
+        "val_accuracy is the share of 30 held-out answers that are right: one of them is 0.033, "
+        "and another draw of 30 would move it by up to about 0.16"
+    )
+    assert possible.coarse(case, build_task(task)) == [words] * coarse
+
+
+@pytest.mark.parametrize(
+    ("text", "seen", "expected", "reached"),
+    [
+        ("chain", 0.8, 2.0, True),
+        ("chain", 0.6, 0.65, False),
+        ("chain", 2.0, 0.8, False),
+        ("repeating", 0.8, 2.0, False),
+    ],
+)
+def test_what_data_allow_without_a_network_is_known_of_a_number_that_is_too_good(
+    said, texts, text, seen, expected, reached
+):
+    task = {**said()["task"], "text": str(texts / f"{text}.txt")}
+    case = parse_case(said(task=task, saw={"val_loss": seen}, expected={"val_loss": expected}))
+    found = possible.allowed(case, build_task(task))
+    assert (found is not None) == reached
+    if found:
+        assert found.words.startswith("Without any network 'trigram (sees 2 characters)' reaches 0.72")
+        assert found.words.endswith("of what is held out, of which 0.0% stands in the training part")
 
 
 def test_unknown_cases_are_said(capsys):

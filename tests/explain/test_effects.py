@@ -475,6 +475,21 @@ def test_a_model_of_ones_own_that_sees_little_is_given_sight(tmp_path):
     assert "bug" not in {one.nature for one in bugs}  # it has no attention that another could be used instead of
 
 
+def test_outputs_that_see_nothing_are_a_bug_and_those_of_weights_that_start_at_zero_are_none(tmp_path):
+    task = copying(tmp_path)
+    np.save(tmp_path / "y.npy", np.load(tmp_path / "x.npy").mean((1, 2)) > 0)
+    task = {"name": "classify", "inputs": task["inputs"], "labels": str(tmp_path / "y.npy"), "batch": 8}
+    setup = Setup("mine", task, {"name": f"{OWN}:Blind"}, {"budget": {"steps": 40}})
+    known = Known(setup, build_task(task), measured=measure(setup), exchangeable=exchangeable(setup))
+    (cause,) = (one for one in candidates({"mine": known}) if one.removed == "attention that sees all is put in")
+    assert (cause.name, cause.nature, phase_of(cause)) == ("outputs that see nothing", "bug", 0)
+    assert "depends on none of 7 input positions" in cause.evidence
+    without = setup.changed(**cause.changes["mine"])
+    assert [STILL[cause.name](measure(one)) for one in (setup, without)] == [True, False]
+    at_zero = measure(setup.changed(model={"starts_at_zero": True}))
+    assert at_zero["reach"] == 7
+
+
 def test_layers_without_a_path_around_them_get_one(texts):
     task = build_task({"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16})
     mended = build_model({"name": "mended", "part": f"{OWN}:SkiplessModel", "mending": {"skips": True}}, task)
@@ -564,8 +579,9 @@ def test_what_helps_any_model_is_changed_by_what_is_said_of_it():
 )
 def test_what_a_recipe_says_is_put_back(said, cause, change):
     setup = Setup("mine", SHAPES, {"name": "encoder"}, {"lr": 1e-3, "budget": {"steps": 40}, **said})
-    found = {one.name: one.changes["mine"] for one in candidates({"mine": Known(setup, build_task(SHAPES))})}
-    assert found.get(cause) == (None if change is None else {"training": change})
+    causes = candidates({"mine": Known(setup, build_task(SHAPES))})
+    assert {one.name: one.changes["mine"] for one in causes}.get(cause) == (change and {"training": change})
+    assert all("norms and biases" in one.removed for one in causes if one.name == "weight decay")  # torch's decay, too
 
 
 @pytest.mark.parametrize(("noise", "drop"), [(0.0, True), (1e-2, "near")])
@@ -631,6 +647,25 @@ def test_two_layers_in_a_row_that_start_at_zero_never_start(both, dead, tmp_path
     if dead:
         after = measure(setup.changed(**causes["saturated units"].changes["mine"]))
         assert after["vanished"] < known.measured["vanished"]
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["model", "mixer"])
+def test_matrices_that_start_far_above_the_usual_size_start_at_it_before_anything_is_exchanged(whole, texts):
+    task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
+    of_lab = {"name": "decoder", "n_layers": 1, "d_model": 32}
+    said = {"model": {"name": f"{OWN}:LargeModel"}, "mixer": {**of_lab, "mixer": f"{OWN}:Large"}}
+    setup = Setup("mine", task, said["model" if whole else "mixer"], {"budget": {"steps": 40}})
+    parts, wrong = exchangeable(setup), {**WRONG, "check": "scale", "message": "Queries and keys start too large."}
+    assert {name.split(".")[-2] for name in parts.far_above} == {"query", "key"}
+    known = Known(setup, build_task(task), measured=measure(setup), exchangeable=parts)
+    (cause,) = (one for one in candidates({"mine": known}) if one.name == "a large start")
+    assert (cause.nature, phase_of(cause)) == ("known effect", 2)
+    place = "model" if whole else "mixer"
+    found = replace(known, examined=[Examined(str(said[place]), place, findings=[wrong])])
+    (bug,) = (one for one in candidates({"mine": found}) if one.name in ("a large start", "bug in Large"))
+    assert (bug.nature, phase_of(bug), bug.changes) == ("bug", 0, cause.changes)
+    without = setup.changed(**cause.changes["mine"])
+    assert [STILL["a large start"](measure(one)) for one in (setup, without)] == [True, False]
 
 
 def test_units_that_only_training_killed_are_removed_beside_the_rate():

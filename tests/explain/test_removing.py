@@ -16,9 +16,14 @@ from attnlab.explain.causes.candidates import unequal
 from attnlab.explain.causes.cause import Cause, phase_of
 from attnlab.explain.causes.known import Known
 from attnlab.explain.explaining import explain
-from attnlab.explain.possible import Impossible
-from attnlab.explain.removing import Removing
+from attnlab.explain.page import waterfall_rows
+from attnlab.explain.possible import Allowed, Impossible
+from attnlab.explain.stages import suspecting
+from attnlab.explain.stages.pacing import Pacing
+from attnlab.explain.stages.removing import Removing
+from attnlab.explain.stages.repeating import with_all_seeds
 from attnlab.explain.trials.effects import Estimate, effects
+from attnlab.explain.trials.measuring import Measuring
 from attnlab.explain.trials.setups import Runs, Setup
 from attnlab.explain.words import paragraph, what_next
 from attnlab.studies.run.executor import InProcess
@@ -36,7 +41,13 @@ class _Measured:
     def __init__(self) -> None:
         self.made: list[tuple[str, int]] = []
         self.case = SimpleNamespace(quantity=SimpleNamespace(distance=1.0, expected=1.0))
-        self.runs = SimpleNamespace(of=lambda *_: None)
+        self.runs = SimpleNamespace(of=self._runs, are_made=lambda _, seeds: seeds == [0])
+
+    @staticmethod
+    def _runs(setups, seeds):
+        """What became of each: those that fail say why."""
+        error = {setup.name: "no key 3 in step 1" if "fails" in setup.name else "" for setup in setups}
+        return {name: {seed: SimpleNamespace(error=text) for seed in seeds} for name, text in error.items()}
 
     def quantity(self, setups, seeds=None):
         title = setups["mine"].name.removeprefix("mine, ").removesuffix(" removed")
@@ -55,7 +66,7 @@ def test_a_cause_that_changes_little_in_one_run_is_left_at_that():
     removing.carry([Cause(name, "set-up", "gone", {"mine": {"training": {"lr": 1.0}}}) for name in LOSS])
     assert [share.name for share in removing.shares] == ["much"]
     assert removing.without_effect == ["little", "nothing"]
-    assert removing.not_tried == ["'fails' (its runs did not finish, or not in time)"]
+    assert removing.not_tried == ["'fails' (its run failed: no key 3 in step 1)"]
     assert {seed for title, seed in measuring.made if title == "much"} == {0, 1, 2}
     assert {seed for title, seed in measuring.made if title in ("little", "nothing")} == {0}
     assert "without 'little': -0.03 in one run, and was left at that" in told
@@ -69,6 +80,8 @@ def test_a_cause_that_seems_much_and_is_not_decided_is_said_to_be_so():
     answer = Answer(*seen, start=around(2.0), noise=True, end=around(2.0), undecided=removing.undecided, minutes=8.0)
     assert re.search(r"'wavers' may carry \+0.3\S* \[-\S+, \S+\], which 6 runs do not decide\.", paragraph(answer))
     assert what_next(answer) == "Decide whether 'wavers' carries it: --minutes 16 gives time for more runs."
+    more = replace(answer, undecided={"other": around(0.2), **answer.undecided, "third": around(-0.4)})
+    assert what_next(more) == what_next(answer)  # of what is not decided what seems to carry most
 
 
 def test_the_error_is_shared_with_causes_that_were_left_out():
@@ -118,6 +131,89 @@ def test_shortened_runs_are_told_beside_those_with_all_steps():
     assert "--minutes" in what_next(answer)
 
 
+SHORTENED = ("case", "why?", "val_loss of 'mine'", "nats/character", 3.2, 2.3, 0.68, 3)
+"""What was seen and expected, of an answer that runs with 0.68 of the steps give."""
+DECAY = Share("weight decay", "set-up", "weights do not decay", around(0.22))
+
+
+def test_what_does_not_come_again_with_all_steps_is_a_part_of_its_own_in_shortened_runs():
+    answer = Answer(*SHORTENED, start=around(2.54), entire=around(2.5), noise=False, shares=(DECAY,), end=around(2.32))
+    assert [(name, round(amount, 3)) for name, _, amount in answer.steps] == [
+        ("not in the case", 0.7),
+        ("weight decay", 0.183),  # as 0.22 is of 0.24, so is it of the 0.2 that all steps leave
+        ("unexplained", 0.017),
+    ]
+    assert answer.verdict == "not again"
+    told = paragraph(answer)
+    assert "20% of the distance" in told
+    assert "+0.7 (78%) do not come again: nothing that the case says carries them." in told
+    assert "Nothing that matters is left" not in told
+    assert what_next(answer).startswith("Give the run whose number this is as a case of its own")
+    rows = waterfall_rows(answer)
+    assert (rows[0]["row"], rows[0]["to"], rows[-2]["to"]) == ("seen", 3.2, pytest.approx(2.3))
+    assert replace(answer, start=around(2.31)).counts == 0  # they hardly have it: their shares are none of the whole
+
+
+def test_one_run_with_all_steps_is_told_beside_shortened_ones():
+    once = Estimate(3.2, -math.inf, math.inf, 1)
+    share = replace(DECAY, amount=around(0.55))
+    answer = Answer(*SHORTENED, start=around(2.9), entire=once, shares=(share,), end=around(2.35))
+    told = paragraph(answer)
+    assert told.startswith("The set-up, weight decay, carries most of it (92%), as runs with 0.68 of the steps tell.")
+    assert "With all steps one run gave 3.2, where 3.2 was seen." in told
+    assert "cannot be held against it" not in told
+    assert "cannot be held against it" in paragraph(replace(answer, entire=None))
+
+
+@pytest.mark.parametrize(("high", "verdict"), [(0.1, "noise"), (0.01, "noise"), (-0.001, "unexplained")])
+def test_where_runs_cannot_tell_seen_from_expected_all_of_it_is_noise(high, verdict):
+    seen = ("case", "why?", "val_accuracy of 'one' minus that of 'other'", "fraction", -0.034, 0.0, 1.0, 10)
+    gave, undecided = Estimate(-0.03, -0.06, high, 10), {"constant rate": around(-0.02)}
+    answer = Answer(*seen, start=gave, noise=True, end=replace(gave, mean=-0.04), undecided=undecided, minutes=3.0)
+    assert answer.verdict == verdict
+    told, noise = paragraph(answer), verdict == "noise"
+    assert ("these runs cannot tell one from the other" in told) == noise
+    assert ("stay unexplained" in told, "may carry" in told) == (not noise, not noise)
+    assert what_next(answer).startswith("Compare with more seeds" if noise else "Decide whether 'constant rate'")
+
+
+def test_a_number_that_is_too_good_and_comes_again_is_what_its_data_allow():
+    seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 0.46, 1.5, 1.0, 3)
+    data = Allowed("4-gram", 0.56, 0.0)
+    answer = Answer(*seen, start=around(0.46), noise=True, end=around(0.46), allowed=data)
+    told = paragraph(answer)
+    assert answer.verdict == "set-up"
+    assert told.startswith("The set-up, what these data allow, carries most of it (90%).")
+    assert "The number comes again, and its data are like that. Without any network '4-gram' reaches 0.56" in told
+    assert "stay unexplained" not in told
+    assert what_next(answer) == "Compare with numbers of these data: 1.5 is no measure for them."
+    assert sum(amount for *_, amount in answer.steps) == pytest.approx(0.46 - 1.5)
+    assert replace(answer, noise=False).comes_of_data is None
+    assert replace(answer, noise=None).comes_of_data is data  # of a single run that is near
+    assert replace(answer, noise=None, start=around(0.7)).comes_of_data is None
+
+
+def test_what_came_nearest_is_said_with_the_mean_of_all_its_runs():
+    measuring = _Measured()
+    measuring.case.quantity.expected = 1.0
+    measuring.quantity = lambda setups, seeds=None: {
+        seed: (1.0 if seed == 0 else 2.9)
+        if "lucky" in setups["mine"].name
+        else 1.95
+        if "one" in setups["mine"].name
+        else 2.0
+        for seed in (range(3) if seeds is None else seeds)
+    }
+    removing = Removing(measuring, {"mine": BASE}, None, lambda _: None)
+    causes = [Cause(name, "set-up", "gone", {"mine": {"training": {"lr": 1.0}}}) for name in ("lucky", "one")]
+    removing.carry(causes[1:])
+    assert (removing.nearest[0], removing.nearest[1].runs) == ("one", 1)
+    told = Answer(*SHORTENED[:-2], 1.0, 3, start=around(3.2), noise=True, end=around(3.2), nearest=removing.nearest)
+    assert "'one' came nearest to what was expected: 1.95 without it, in one run." in paragraph(told)
+    removing.carry(causes)
+    assert (removing.nearest[0], removing.nearest[1].mean) == ("lucky", pytest.approx(2.27, abs=0.02))
+
+
 def test_of_ones_own_code_the_smallest_part_is_named_that_carries_most_of_it():
     def carried(values):
         measuring = _Measured()
@@ -143,9 +239,10 @@ def test_what_makes_up_for_much_is_removed_after_what_was_chosen():
 
 
 def test_what_was_seen_is_held_against_all_steps_before_runs_are_shortened(said, tmp_path, monkeypatch):
-    monkeypatch.setattr(explaining._Explaining, "_takes", lambda *_: 200.0)  # what is measured depends on the machine
+    monkeypatch.setattr(Pacing, "_takes", lambda *_: 200.0)  # what is measured depends on the machine
     monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
-    monkeypatch.setattr(explaining._Explaining, "_causes", lambda *_: [Cause("nothing", "set-up", "", {}, costs=20)])
+    monkeypatch.setattr(explaining, "suspects", lambda *_: [Cause("nothing", "set-up", "", {}, costs=20)])
+    monkeypatch.setattr(Pacing, "leaves_time_after", lambda *_: False)
     case = parse_case(said(training={"lr": 1e-4, "budget": {"steps": 60}}, saw={"val_loss": 4.0}))
     answer = explain(case, tmp_path / "case", seeds=2, minutes=60.0, jobs=1, executor=InProcess())
     assert 0.5 < answer.fraction < 1
@@ -169,21 +266,61 @@ def test_a_number_in_another_unit_is_not_said_to_be_worse_than_chance():
 
 
 def test_runs_that_end_sooner_and_come_nearer_are_not_shortened(said, tmp_path, monkeypatch):
-    monkeypatch.setattr(explaining._Explaining, "_takes", lambda *_: 200.0)
+    monkeypatch.setattr(Pacing, "_takes", lambda *_: 200.0)
     monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
     sooner = Cause("overfitting", "set-up", "", {"mine": {"training": {"lr": 1e-2}}})  # stands for fewer steps
     causes = [sooner, Cause("nothing", "set-up", "", {}, costs=20)]
-    monkeypatch.setattr(explaining._Explaining, "_causes", lambda *_: causes)
+    monkeypatch.setattr(explaining, "suspects", lambda *_: causes)
     case = parse_case(said(training={"lr": 1e-4, "budget": {"steps": 60}}, saw={"val_loss": 2.1}))
     answer = explain(case, tmp_path / "case", seeds=2, minutes=60.0, jobs=1, executor=InProcess())
     assert answer.fraction == 1
     assert [share.name for share in answer.shares] == ["overfitting"]
 
 
-def test_what_only_runs_with_all_steps_show_is_explained_with_all_of_them(said, tmp_path, monkeypatch):
-    monkeypatch.setattr(explaining._Explaining, "_takes", lambda *_: 500.0)
+def test_a_run_with_all_steps_that_was_made_first_is_told(said, tmp_path, monkeypatch):
+    def one_run(_, measuring, known):  # as where one run shows that there is no time for more of them
+        measuring.runs.of([one.setup for one in known.values()], measuring.seeds[:1])
+        return False
+
+    monkeypatch.setattr(Pacing, "leaves_time", one_run)
+    monkeypatch.setattr(Pacing, "leaves_time_after", lambda *_: False)
+    monkeypatch.setattr(Pacing, "_takes", lambda *_: 200.0)
     monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
-    monkeypatch.setattr(explaining._Explaining, "_causes", lambda *_: [Cause("nothing", "set-up", "", {}, costs=20)])
+    monkeypatch.setattr(explaining, "suspects", lambda *_: [Cause("nothing", "set-up", "", {}, costs=20)])
+    case = parse_case(said(training={"lr": 1e-4, "budget": {"steps": 60}}, saw={"val_loss": 2.0}))
+    answer = explain(case, tmp_path / "case", seeds=2, minutes=60.0, jobs=1, executor=InProcess())
+    assert (answer.fraction < 1, answer.entire.runs, answer.noise) == (True, 1, None)
+    assert f"With all steps one run gave {answer.entire.mean:.4g}, where 2 was seen." in paragraph(answer)
+
+
+def test_what_short_runs_name_is_removed_with_all_steps_where_time_is_left(said, tmp_path, monkeypatch):
+    monkeypatch.setattr(Pacing, "_takes", lambda *_: 200.0)
+    monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
+    rate = Cause("rate", "set-up", "", {"mine": {"training": {"lr": 1e-2}}})
+    others = [Cause("nothing", "set-up", "", {}, costs=20), Cause("no warm-up", "set-up", "", {})]
+    monkeypatch.setattr(explaining, "suspects", lambda *_: [rate, *others])
+    case = parse_case(said(training={"lr": 1e-4, "budget": {"steps": 60}}, saw={"val_loss": 2.1}))
+    told = []
+    how = {"seeds": 2, "minutes": 60.0, "jobs": 1, "executor": InProcess(), "tell": told.append}
+    answer = explain(case, tmp_path / "case", **how)
+    assert any("shortened to" in line for line in told)
+    assert (answer.fraction, [share.name for share in answer.shares], answer.entire) == (1.0, ["rate"], None)
+    assert answer.without_effect == ("no warm-up", "nothing (in shortened runs)")
+    assert answer.not_tried == ()
+
+
+@pytest.mark.parametrize(("made", "seeds"), [(("mine", "mine, rate removed"), 10), (("mine",), 5)])
+def test_what_it_ends_with_has_the_seeds_of_what_it_begins_with(made, seeds):
+    runs = SimpleNamespace(are_made=lambda setups, _: {one.name for one in setups} <= {*made})
+    measuring = Measuring(SimpleNamespace(saw=("mine",)), runs, range(5), 1.0, 0.0)
+    ended = [replace(BASE, name="mine, rate removed")]
+    assert len(with_all_seeds(measuring, {"mine": Known(BASE, None)}, ended).seeds) == seeds
+
+
+def test_what_only_runs_with_all_steps_show_is_explained_with_all_of_them(said, tmp_path, monkeypatch):
+    monkeypatch.setattr(Pacing, "_takes", lambda *_: 500.0)
+    monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
+    monkeypatch.setattr(explaining, "suspects", lambda *_: [Cause("nothing", "set-up", "", {}, costs=20)])
     training = {"lr": 3e-3, "budget": {"steps": 160}}
     too_good = said(training=training, saw={"val_loss": 1.0}, expected={"mine": {"val_loss": 1.7}})
     told = []
@@ -208,7 +345,7 @@ def test_what_only_runs_with_all_steps_show_is_explained_with_all_of_them(said, 
 )
 def test_what_the_better_one_lacks_is_not_why_it_is_better(expected, lacking, tried, said, tmp_path, monkeypatch):
     lack = Cause("small reach", "known effect", "", {name: {"training": {"lr": 1e-3}} for name in lacking})
-    monkeypatch.setattr(explaining, "candidates", lambda *_, **__: [lack])
+    monkeypatch.setattr(suspecting, "candidates", lambda *_, **__: [lack])
     mine, other = (1.0, 1.5) if expected == "mine is worse than other" else (1.5, 1.0)
     saw = {"mine": {"val_loss": mine}, "other": {"val_loss": other}}
     case = parse_case(said(variants={"mine": {}, "other": {"n_layers": 2}}, saw=saw, expected=expected))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import asdict
 
 import pytest
@@ -490,3 +491,32 @@ class OfFew(nn.Module):
 def test_a_layer_in_which_positions_see_each_other_otherwise_is_one():
     slots = slots_in(OfFew(), (torch.randint(VOCAB, (BATCH, LENGTH)),), causal=False)
     assert {name: slot.kind for name, slot in slots.items()} == {"layers.0": "layer", "layers.1": "layer"}
+
+
+class Asked(OfTorch):
+    """Reads off its parts what they are, as torch's encoder does."""
+
+    def __init__(self):
+        super().__init__(True)
+        self.places = nn.Embedding(LENGTH, WIDTH)
+
+    def forward(self, ids):
+        x = self.embed(ids) + self.places(torch.arange(LENGTH).clamp(max=self.places.num_embeddings - 1))
+        return self.answer(self.encoder(x, src_key_padding_mask=torch.arange(LENGTH).expand(len(ids), -1) >= 5))
+
+
+@pytest.mark.parametrize("kind", ["positions", "layer", "attention"])
+def test_what_stands_in_answers_to_what_is_read_of_the_part_before_it(kind):
+    model = Asked()
+    model.encoder.use_nested_tensor = True  # in evaluation it then computes with weights that it reads
+    slots = of_kind(kind, slots_in(model, (ids(),), causal=False))
+    assert slots
+    put_in(model, said(slots))
+    for part in (model.train(), copy.deepcopy(model).eval()):
+        with torch.no_grad():
+            assert part(ids()).shape == (BATCH, LENGTH, VOCAB)
+    stands_in = model.double().get_submodule(next(iter(slots)))
+    assert {one.dtype for one in (*stands_in.parameters(), *stands_in.before.parameters())} == {torch.float64}
+    assert not {*map(id, stands_in.before.parameters())} & {*map(id, model.parameters())} or kind == "positions"
+    with pytest.raises(AttributeError, match="nowhere"):
+        stands_in.nowhere

@@ -240,6 +240,12 @@ def test_a_missing_number_of_heads_is_asked_for_by_name(tmp_path):
         build_foreign(user_file(tmp_path, text), offered())
 
 
+def test_a_whole_model_in_the_place_of_a_mixer_is_told_where_it_goes(tmp_path):
+    text = HEADS.format(constructor="vocab_size, dim", sizes="dim, 2", signature="x", attend=PLAIN)
+    with pytest.raises(SpecError, match=r"'vocab_size', .* looks like a whole model; a model is given as model"):
+        build_foreign(user_file(tmp_path, text), offered())
+
+
 def test_a_module_without_a_mask_that_sees_the_future_is_noted_not_refused(tmp_path):
     text = HEADS.format(constructor="dim, heads", sizes="dim, heads", signature="x", attend=PLAIN)
     mixer = build_foreign(user_file(tmp_path, text), offered(n_heads=5))

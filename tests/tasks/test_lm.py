@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -26,6 +28,11 @@ DOCUMENTS = [f"{'word ' * (number % 5)}Äpfel {number}\nund Birnen {number * 7}"
 def write_documents(folder, form, documents=DOCUMENTS, field="text"):
     """Documents in one of the forms that are read; the path to name."""
     folder.mkdir(parents=True, exist_ok=True)
+    if form.endswith(".gz"):
+        path = Path(write_documents(folder, form.removesuffix(".gz"), documents, field))
+        (folder / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+        return str(folder)
     if form == "folder":
         for number, text in enumerate(documents):
             (folder / f"{number:03d}.txt").write_text(text, encoding="utf-8")
@@ -56,7 +63,7 @@ def spoken(task, part="validation"):
     return found
 
 
-@pytest.mark.parametrize("form", ["folder", "parquet", "arrow", "stream"])
+@pytest.mark.parametrize("form", ["folder", "parquet", "arrow", "stream", "parquet.gz", "arrow.gz", "stream.gz"])
 def test_documents_are_the_same_in_every_form(tmp_path, form):
     usual, other = (
         LM(write_documents(tmp_path / one, one), {"name": "bpe", "vocab_size": 300}, context=CONTEXT, test=0.2)
@@ -266,6 +273,9 @@ def test_what_is_wrong_with_files_is_said(tmp_path):
         LM(write_documents(tmp_path / "p", "parquet"), field="other")
     (tmp_path / "bad.parquet").write_bytes(b"no table at all")
     with pytest.raises(DataError, match=r"bad.parquet cannot be read"):
+        LM(str(tmp_path / "bad.parquet"))
+    parquet.write_table(pa.table({"text": pa.array([b"\xff"]).view(pa.string())}), tmp_path / "bad.parquet")
+    with pytest.raises(DataError, match=r"bad.parquet cannot be read as a table: .* invalid start byte$"):
         LM(str(tmp_path / "bad.parquet"))
     with pytest.raises(DataError, match="the text is too short: it has 1 characters for 2 parts; take a longer one"):
         LM(write_documents(tmp_path / "s", "jsonl", ["a"]))

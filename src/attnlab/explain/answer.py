@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, final
 
 from attnlab.core.files import finite
 from attnlab.explain.causes.cause import GAINS, OWN, TOO_FEW_STEPS, Nature
 from attnlab.explain.causes.own_code import Examined
 from attnlab.explain.overfit import Memory
-from attnlab.explain.possible import Impossible
+from attnlab.explain.possible import Allowed, Impossible
 from attnlab.explain.trials.effects import Estimate
 
-Word = Literal[
-    "bug", "known effect", "own code", "set-up", "noise", "cannot be", "unexplained", "as expected", "not again"
-]
+Word = Literal["bug", "known effect", "own code", "set-up", "noise", "cannot be", "unexplained", "not again"]
 CARRIES = 0.25
 """Part of the distance that what gives the answer its word carries; else the word is "unexplained"."""
 HALF = 0.5
 """Part of the distance that is most of it."""
+LEAST = 0.1
+"""Part of what runs with all steps leave that shorter ones must have, so that their shares are shares of it; and part
+of the distance within which a single run is as what was seen."""
+NOT_IN_CASE = "not in the case"
+"""What the step is called from what was seen to what runs of the case give, outside of their noise."""
+OF_DATA = "what these data allow"
+"""What the step is called that needs no network on the data of a case."""
 MOST = 2.0
 """Part of the distance above which no number is said: a short distance makes any large."""
 
@@ -110,12 +115,14 @@ class Answer:
         What was removed and changed nothing that is decided.
     undecided : mapping
         By cause what it may carry, where that seemed much and was not decided.
-    nearest : (str, float) or None
+    nearest : (str, Estimate) or None
         Without which cause, alone, runs came nearest to what was expected, and what they gave.
     not_tried : tuple of str
         What was not removed, and why.
     impossible : tuple of Impossible
         Numbers that cannot be what they seem.
+    allowed : Allowed or None
+        What of these data is reached without any network, where that is better than what was expected.
     alarms : tuple of str
         What is suspicious about the task's data and their split.
     made : tuple of Again
@@ -166,9 +173,10 @@ class Answer:
     end: Estimate | None = None
     without_effect: tuple[str, ...] = ()
     undecided: Mapping[str, Estimate] = field(default_factory=dict)
-    nearest: tuple[str, float] | None = None
+    nearest: tuple[str, Estimate] | None = None
     not_tried: tuple[str, ...] = ()
     impossible: tuple[Impossible, ...] = ()
+    allowed: Allowed | None = None
     alarms: tuple[str, ...] = ()
     made: tuple[Again, ...] = ()
     otherwise: Again | None = None
@@ -192,16 +200,63 @@ class Answer:
         return self.fraction == 1.0 and self.scale is None
 
     @property
+    def usual(self) -> Estimate | None:
+        """What runs gave that can be held against what was seen, those with all steps; None where there are none."""
+        return self.start if self.comparable else self.entire
+
+    @property
     def distance(self) -> float:
-        """What is to be explained: seen minus expected; of other runs than those seen, their own start minus expected.
+        """What is to be explained: seen minus expected, or of runs of another size alone, their start minus expected.
 
         It is 0 where these are as expected already, although what was seen is not.
         """
         seen = self.seen - self.expected
-        if self.comparable or self.start is None:
+        if self.usual is not None or self.start is None:
             return seen
         found = self.start.mean - self.expected
         return found if found * seen > 0 else 0.0
+
+    @property
+    def is_all_noise(self) -> bool:
+        """Whether runs of the case cannot tell what was seen from what was expected, and no cause is decided."""
+        if self.usual is None or self.shares or not self.noise:
+            return False
+        return self.usual.low <= self.expected <= self.usual.high
+
+    @property
+    def comes_of_data(self) -> Allowed | None:
+        """What these data allow, where a number that is too good comes again."""
+        if self.usual is None or self.otherwise:
+            return None
+        near = abs(self.seen - self.usual.mean) <= LEAST * abs(self.distance)  # of a single run
+        return self.allowed if self.noise or (self.noise is None and near) else None
+
+    @property
+    def counts(self) -> float:
+        """By what an amount of the runs counts in the distance: those with fewer steps divide up what all steps leave.
+
+        It is 0 where runs with fewer steps have next to nothing of that.
+        """
+        if self.usual is None or self.start is None:
+            return 1.0
+        left, here = (one.mean - self.expected for one in (self.usual, self.start))
+        return left / here if here and left / here > 0 and abs(here) >= LEAST * abs(left) else float(left == here)
+
+    @property
+    def worth_all_steps(self) -> tuple[str, ...]:
+        """What seemed to carry something in runs that were shortened."""
+        return (*(share.name for share in self.shares), *self.undecided)
+
+    def after(self, shortened: Answer) -> Answer:
+        """It with what runs of fewer steps told before of causes that were not tried once more."""
+        tried = {*self.worth_all_steps, *self.without_effect}
+        before = [name for name in shortened.without_effect if name not in tried]
+        lost = [one for one in shortened.not_tried if "(runs are shortened)" not in one]
+        return replace(
+            self,
+            without_effect=(*self.without_effect, *(f"{name} (in shortened runs)" for name in before)),
+            not_tried=tuple(dict.fromkeys([*self.not_tried, *lost])),
+        )
 
     @property
     def steps(self) -> tuple[tuple[str, str, float], ...]:
@@ -211,15 +266,24 @@ class Answer:
     def _steps(self) -> Iterator[tuple[str, str, float]]:
         if self.start is None or self.end is None or not self.distance:
             return
-        if self.comparable:
+        if self.is_all_noise:
+            yield "noise", "noise", self.distance
+            return
+        if self.usual is not None:
+            off = self.seen - self.usual.mean
             if self.otherwise:
-                yield self.otherwise.variant, "set-up", self.seen - self.start.mean
+                yield self.otherwise.variant, "set-up", off
             else:
-                known = {True: "noise", False: "not in the case", None: "noise or not in the case"}
-                yield known[self.noise], "noise" if self.noise else "unexplained", self.seen - self.start.mean
-        for share in self.shares:
-            yield share.name, share.nature, share.amount.mean
-        left = self.end.mean - self.expected
+                known = {True: "noise", False: NOT_IN_CASE, None: "noise or not in the case"}
+                yield known[self.noise], "noise" if self.noise else "unexplained", off
+        for share in self.shares if self.counts else ():
+            yield share.name, share.nature, share.amount.mean * self.counts
+        whole = (self.usual or self.start).mean - self.expected
+        left = (self.end.mean - self.expected) * self.counts if self.counts else whole
+        if (data := self.comes_of_data) and left * self.distance > 0:
+            of_data = min(abs(left), abs(data.value - self.expected))
+            yield OF_DATA, "set-up", math.copysign(of_data, left)
+            left -= math.copysign(of_data, left)
         if left * self.distance < 0:
             yield "beyond what was expected", "beyond", left
         else:
@@ -231,7 +295,7 @@ class Answer:
         if any(one.kind == "impossible" and one.variant in self.variants for one in self.impossible):
             return "cannot be"
         if self.distance == 0:
-            return "as expected" if self.seen == self.expected else "not again"
+            return "not again"
         if self.start is None:
             cured = [nature for _, nature in self.cured]
             bug = "bug" if self.unmeasured and {*cured} <= {OWN} else ""
@@ -263,9 +327,9 @@ class Answer:
     @property
     def _comes_not_again(self) -> bool:
         """Whether most of the distance is from what was seen to what runs of the case gave, outside their noise."""
-        if self.start is None or not self.comparable or self.noise is not False:
+        if self.usual is None or self.noise is not False:
             return False
-        return (self.seen - self.start.mean) / self.distance >= HALF
+        return (self.seen - self.usual.mean) / self.distance >= HALF
 
     @property
     def largest(self) -> tuple[str, str, float] | None:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from pathlib import Path
 from typing import Any, Literal, final
 
-from attnlab.core.contracts import Floor, Metric, ReportedTask, StudyTask
+from attnlab.core.contracts import Metric, StudyTask
 from attnlab.core.errors import SpecError, nearest
+from attnlab.explain.metrics import check_value, converted, metric_of, metrics_of, without_a_number
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.reading import find, library, line_of, plain_types, read
 from attnlab.studies.define.study import Study, at_scale, parse_study
 from attnlab.training.recipe.recipe import steps_of_epochs, steps_per_epoch
-from attnlab.training.run.evaluation import TRAIN_ACCURACY
 
 KEYS = ("question", "task", "model", "variants", "training", "saw", "expected", "runs", "reported", "scales")
 """What a case may say."""
@@ -28,24 +27,6 @@ FORMS = (
     "'A reaches METRIC 1.5', or a mapping {variant: {metric: value}}"
 )
 """How an expectation may be written."""
-HELD_OUT = ("val", "test")
-"""How names of metrics of held-out parts begin."""
-TRAIN_LOSS = "train_loss"
-"""The metric that every run has of its training part."""
-IN_TRAINING = (TRAIN_LOSS, TRAIN_ACCURACY)
-"""What is measured of the training part."""
-SYNONYMS: Mapping[str, str] = {
-    "training": "train", "valid": "val", "validation": "val", "dev": "val",
-    "acc": "accuracy", "ppl": "perplexity", "bpc": "bits_per_character", "bpb": "bits_per_byte",
-    "nll": "loss", "ce": "loss", "cross_entropy": "loss", "error_rate": "error",
-}  # fmt: skip
-"""What people call parts and metrics, in the task's words."""
-CONVERTED: Mapping[str, tuple[str, Callable[[float], float], str]] = {
-    "perplexity": ("loss", math.log, "its logarithm"),
-    "rmse": ("mse", lambda value: value**2, "its square"),
-    "error": ("accuracy", lambda value: 1 - value, "1 minus it"),
-}
-"""By kinds of metrics that no task has the kind they are read as, how, and how that is called."""
 _COMPARED = re.compile(r"(.+?) is (better than|worse than|as good as) (.+?)(?: by ([\d.eE+-]+))?", re.DOTALL)
 _REACHED = re.compile(r"(.+?) reaches (\w+) (?:of )?([\d.eE+-]+)", re.DOTALL)
 _WORDINGS = (
@@ -106,6 +87,10 @@ class Quantity:
         """The variant that did worse than was expected; of a comparison the one that did too well is the other."""
         behind = self.metric.improves(self.expected, self.seen)
         return self.variant if behind or self.beside is None else self.beside
+
+    def surprises(self, number: float, part: float) -> bool:
+        """Whether a number lies off what was expected by more than a part of what was seen, on its side."""
+        return (number - self.expected) * math.copysign(1.0, self.distance) > part * abs(self.distance)
 
     def value(self, by_variant: Mapping[str, float]) -> float:
         """The quantity, from its metric by variant."""
@@ -349,14 +334,14 @@ class _Reader:
         found, notes = {}, []
         for said, value in row.items():
             metric, read, how = metric_of(said, task), value, ""
-            if metric is None and (converted := _converted(said, value, task)):
-                metric, read, how = converted
+            if metric is None and (other := converted(said, value, task)):
+                metric, read, how = other
             if metric is None:
                 known = ", ".join(metrics_of(task))
                 raise self._wrong("saw", f"{where}: task '{task.name}' has no metric '{said}'; it has {known}")
-            if (lost := _without_a_number(value, metric, task)) is not None:
+            if (lost := without_a_number(value, metric, task)) is not None:
                 read, how = lost.value, f"which {lost.name} gives: what does not end in a number has learned nothing"
-            _check_value(where, metric, read)
+            check_value(where, metric, read)
             found[metric.name] = float(read)
             if how:
                 notes.append(
@@ -386,17 +371,19 @@ class _Reader:
         raise self._wrong("expected", f"expected cannot be read: {said!r}; it may be {FORMS}")
 
     def _of_mapping(self, said: Mapping[str, Any], study: Study, task: Any, saw: Numbers) -> Quantity:
-        """The first number of a mapping that was seen too."""
-        metrics = metrics_of(task)
+        """The first number of a mapping that was seen too, and seen otherwise where there is such a one."""
+        metrics, found = metrics_of(task), list[Quantity]()
         for variant, row in _by_variant(said, study).items():
             if not isinstance(row, Mapping):
                 raise self._wrong("expected", f"expected: {variant}: a number without a metric; it may be {FORMS}")
             name = self._variant(variant, study)
             numbers, _ = self._row(f"expected.{name}", row, task)
-            for metric, value in numbers.items():
-                if metric in saw.get(name, {}):
-                    return Quantity(metrics[metric], name, None, saw[name][metric], value)
-        raise self._wrong("expected", "expected names no number that saw has: one variant and metric must be in both")
+            seen = saw.get(name, {})
+            found += [Quantity(metrics[one], name, None, seen[one], numbers[one]) for one in numbers if one in seen]
+        if not found:
+            words = "expected names no number that saw has: one variant and metric must be in both"
+            raise self._wrong("expected", words)
+        return next((one for one in found if one.distance), found[0])
 
     def _of_comparison(
         self, one: str, relation: str, other: str, by: str | None, *, study: Study, saw: Numbers, task: Any
@@ -410,6 +397,8 @@ class _Reader:
             raise self._wrong("expected", f"saw has no metric of both '{variant}' and '{beside}'")
         metric = metrics_of(task)[shared[0]]
         size = 0.0 if by is None else _number(by)
+        if size < 0:
+            raise self._wrong("expected", f"expected: 'by {by}' is no difference: it must be 0 or more")
         seen = saw[variant][metric.name] - saw[beside][metric.name]
         better = {"better than": 1, "worse than": -1, "as good as": 0}[relation]
         sign = -better if metric.better == "lower" else better
@@ -420,7 +409,8 @@ class _Reader:
     def _variant(self, said: str, study: Study) -> str:
         name = said.strip().strip("'\"")
         if name not in study.variants:
-            raise self._wrong("expected", f"expected: '{name}' is no variant; {nearest(name, study.variants)}")
+            known = nearest(name, study.variants)
+            raise self._wrong("expected", f"expected: '{name}' is no variant; {known}; it may be {FORMS}")
         return name
 
     def _runs(self) -> int:
@@ -448,70 +438,6 @@ def _by_variant(said: Mapping[str, Any], study: Study) -> Mapping[str, Any]:
     named = any(isinstance(row, Mapping) or name in study.variants for name, row in said.items())
     alone = len(study.variants) == 1 and not named
     return {next(iter(study.variants)): said} if alone else said
-
-
-def metrics_of(task: ReportedTask) -> dict[str, Metric]:
-    """What a run of a task has: metrics of held-out parts, and in training the loss and perhaps the accuracy."""
-    held_out = {metric.name: metric for metric in (*task.metrics, *task.judged)}
-    unit = next((one.unit for name, one in held_out.items() if name.endswith(("_loss", "_mse"))), "as the task has it")
-    trained = [Metric(TRAIN_LOSS, unit, "lower", "loss in training, as it is minimized")]
-    right = next((one for name, one in held_out.items() if name.endswith("_accuracy")), None)
-    if right is not None and hasattr(task, "accuracy"):
-        trained.append(replace(right, name=TRAIN_ACCURACY, title=f"{right.title} in batches trained on"))
-    return {**held_out, **{one.name: one for one in trained}}
-
-
-def metric_of(said: str, task: ReportedTask) -> Metric | None:
-    """The metric of a task that a person means: by its name, by the part that is held out, or by its last word."""
-    by_name, said = metrics_of(task), _in_words_of_tasks(said)
-    if said == "train_mse":
-        return by_name[TRAIN_LOSS]
-    part, _, kind = said.partition("_")
-    named = [said, *(f"{other}_{kind}" for other in HELD_OUT if part in HELD_OUT and kind)]
-    named += [f"{other}_{said}" for other in HELD_OUT]
-    return next((by_name[name] for name in named if name in by_name), None)
-
-
-def _in_words_of_tasks(said: str) -> str:
-    """A metric's name with synonyms of its part and of its kind replaced."""
-    part, _, kind = said.lower().replace("-", "_").replace(" ", "_").partition("_")
-    part, kind = SYNONYMS.get(part, part), SYNONYMS.get(kind, kind)
-    whole = f"{part}_{kind}" if kind else part
-    return SYNONYMS.get(whole, whole)
-
-
-def _converted(said: str, value: Any, task: ReportedTask) -> tuple[Metric, float, str] | None:
-    """The metric that follows from one which a task has not, its value, and how; to as many digits as that was said."""
-    name = _in_words_of_tasks(said)
-    kind = next((one for one in CONVERTED if name == one or name.endswith(f"_{one}")), "")
-    if not kind or not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
-        return None
-    other, convert, how = CONVERTED[kind]
-    metric = metric_of(f"{name.removesuffix(kind)}{other}", task)
-    if metric is None or (kind == "perplexity" and not metric.unit.startswith("nats")):
-        return None
-    last_digit = 10.0 ** int(Decimal(f"{value:.10g}").as_tuple().exponent)
-    differs = abs(convert(value + last_digit) - convert(value))
-    return metric, round(convert(value), max(0, -math.floor(math.log10(differs)))), how
-
-
-def _without_a_number(value: Any, metric: Metric, task: ReportedTask) -> Floor | None:
-    """What a run that ended in NaN or an infinity may be held for: one that knows nothing; None for a number."""
-    if str(value).lower().lstrip("+-.") not in ("nan", "inf", "infinity"):
-        return None
-    floors = [one for one in task.floors() if metric.name in (one.metric, one.metric.replace("val_", "train_"))]
-    return next((one for kind in ("chance", "simple") for one in floors if one.kind == kind), None)
-
-
-def _check_value(where: str, metric: Metric, value: Any) -> None:
-    """Raise unless a value is one that the metric can have."""
-    if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):
-        hint = " (53.1 % is 0.531)" if "%" in str(value) else ""
-        raise SpecError(f"{where}: {metric.name} must be a number ({metric.unit}); got {value!r}{hint}")
-    if metric.unit == "fraction" and not 0 <= value <= 1:
-        raise SpecError(f"{where}: {metric.name} is a fraction of 1; got {value:g} (53.1 % is 0.531)")
-    if metric.better == "lower" and value < 0:
-        raise SpecError(f"{where}: {metric.name} cannot be below 0; got {value:g}")
 
 
 def _number(text: str) -> float:

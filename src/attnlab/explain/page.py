@@ -88,7 +88,7 @@ def waterfall(answer: Answer) -> Any:
 
 def waterfall_rows(answer: Answer) -> list[dict[str, Any]]:
     """The rows of the chart: the start, each step with where it begins and ends, and what was expected."""
-    at = answer.seen if answer.comparable or answer.start is None else answer.start.mean
+    at = answer.seen if answer.usual or answer.start is None else answer.start.mean
     rows = [{"row": _begins(answer), "kind": "end", "from": at, "to": at, "nature": "end", "text": f"{at:.4g}"}]
     for name, nature, amount in answer.steps:
         part = answer.part(amount) if nature != "beyond" else ""
@@ -108,7 +108,7 @@ def waterfall_rows(answer: Answer) -> list[dict[str, Any]]:
 
 def _begins(answer: Answer) -> str:
     """With which number the way to what was expected begins, in a word."""
-    return "seen" if answer.comparable else "found"
+    return "seen" if answer.usual else "found"
 
 
 def page(answer: Answer, drawing: Drawing | None) -> str:
@@ -147,7 +147,7 @@ def _shares(answer: Answer) -> list[dict[str, str]]:
             "nature": share.nature,
             "removed": share.removed + (f" ({share.detail})" if share.detail else ""),
             "amount": f"{answer.carried(share.amount).mean:+.3g}{interval(answer.carried(share.amount))}",
-            "part": answer.part(share.amount.mean),
+            "part": answer.part(share.amount.mean * answer.counts),
             "alone": f"{answer.carried(share.alone).mean:+.3g}" if share.alone else "",
             "last": f"{answer.carried(share.last).mean:+.3g}" if share.last else "",
             "evidence": ended(share.evidence) if share.evidence else "",

@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from attnlab.core.contracts import Floor, Metric, StudyTask
-from attnlab.explain.case import Case, metrics_of
+from attnlab.explain.case import Case
 from attnlab.explain.causes.own_code import model_parameters
 from attnlab.explain.causes.signatures import Measured
+from attnlab.explain.metrics import metrics_of
 from attnlab.explain.trials.setups import Setup
+from attnlab.tasks.held_out import PREFIXES, SUSPICIOUS_OVERLAP
 
 LEAKS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "char-lm": ({"split": "windows"}, {"split": "inside"}),
@@ -19,6 +21,8 @@ LEAKS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
 }
 """By task the wrong splits that it can make: held-out windows that overlap others, and what is held out trained on."""
 
+Z = 1.96
+"""Standard errors of what 95 of 100 draws lie within."""
 MOST_NATS = 100.0
 """Loss from which on a perplexity is as good as infinite."""
 ARRAYS: Mapping[str, str] = {"classify": "labels", "sequences": "targets"}
@@ -108,6 +112,61 @@ def _holds(floor: Floor, measured: Measured) -> bool:
 def _beats(metric: Metric, value: float, floor: Floor) -> bool:
     limit = floor.value - floor.tolerance if metric.better == "lower" else floor.value + floor.tolerance
     return metric.improves(value, limit)
+
+
+def coarse(case: Case, task: StudyTask) -> list[str]:
+    """Of an accuracy that is explained, how coarse it is, where few held-out answers hide the whole distance."""
+    quantity = case.quantity
+    prefix, _, kind = quantity.metric.name.partition("_")
+    counts = getattr(task, "answers", {}) if kind == "accuracy" else {}
+    count = next((counts[part] for part in counts if PREFIXES.get(part) == prefix), 0)
+    if not count or not quantity.distance:
+        return []
+    share = case.saw[quantity.variant][quantity.metric.name]
+    error = Z * math.sqrt(share * (1 - share) / count)
+    if error < abs(quantity.distance):
+        return []
+    return [
+        f"{quantity.metric.name} is the share of {count} held-out answers that are right: one of them is "
+        f"{1 / count:.2g}, and another draw of {count} would move it by up to about {error:.2g}"
+    ]
+
+
+@final
+@dataclass(frozen=True)
+class Allowed:
+    """Hold what of a case's data is reached without any network, where that is better than what was expected."""
+
+    how: str  # what reaches it
+    value: float  # the metric that is explained
+    copied: float | None  # share of what is held out that stands in the training part; None where nothing says
+
+    @property
+    def words(self) -> str:
+        """It in a sentence."""
+        copied = "" if self.copied is None else f", of which {self.copied:.1%} stands in the training part"
+        return f"Without any network '{self.how}' reaches {self.value:.4g} of what is held out{copied}"
+
+
+def allowed(case: Case, task: StudyTask) -> Allowed | None:
+    """What these data allow without any network, where a number is too good and no part of them is memory."""
+    quantity = case.quantity
+    metric, expected = quantity.metric, quantity.expected
+    if quantity.beside is not None or not metric.improves(quantity.seen, expected):
+        return None
+    part = next((part for part, prefix in PREFIXES.items() if metric.name.startswith(f"{prefix}_")), "")
+    copied = getattr(task, "overlaps", {}).get(part)
+    reached = [
+        one
+        for one in task.floors()
+        if one.metric == metric.name
+        and (one.kind == "simple" or (one.kind == "floor" and one.reach is not None))
+        and metric.improves(one.value, expected)
+    ]
+    if not reached or (copied or 0.0) >= SUSPICIOUS_OVERLAP:
+        return None
+    best = (min if metric.better == "lower" else max)(reached, key=lambda one: one.value)
+    return Allowed(best.name, best.value, copied)
 
 
 def ways(setup: Setup, one: Impossible) -> list[Setup]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from attnlab.explain.answer import HALF, Again, Answer, Share
+from attnlab.explain.answer import HALF, NOT_IN_CASE, OF_DATA, Again, Answer, Share
 from attnlab.explain.causes.cause import OWN
 from attnlab.explain.causes.removals import REMOVALS
 from attnlab.explain.trials.effects import Estimate
@@ -32,6 +32,8 @@ def _sentences(answer: Answer) -> Iterator[str]:
     yield from _made(answer)
     yield from _again(answer)
     yield from (_share(answer, share) for share in answer.shares)
+    if answer.comes_of_data:
+        yield f"The number comes again, and its data are like that. {answer.comes_of_data.words}."
     yield from _bugs(answer)
     yield from _rest(answer)
 
@@ -44,12 +46,8 @@ def _headline(answer: Answer) -> str:
 def _verdict(answer: Answer) -> str:
     """What the answer is, as it begins."""
     largest = answer.largest
-    certain = {
-        "cannot be": "The number cannot be what it seems.",
-        "as expected": "What was seen is what was expected.",
-    }
-    if answer.verdict in certain:
-        return certain[answer.verdict]
+    if answer.verdict == "cannot be":
+        return "The number cannot be what it seems."
     if answer.verdict == "not again":
         where = "in runs of another size" if answer.distance == 0 else "in runs of the case as it is said"
         return f"What surprised does not come again {where}."
@@ -76,7 +74,9 @@ def _of_largest(answer: Answer, name: str, nature: str, amount: float) -> str:
     called = {"bug": f"A {named}", "known effect": f"A {named}", "set-up": f"The {named}", OWN: f"Your {name}"}
     carried = amount / answer.distance
     most = f"{'most' if carried >= HALF else 'a part'} of it ({carried:.0%})" if carried < WHOLLY else "all of it"
-    where = "" if answer.comparable else f" in these runs, {_how(answer)}"
+    where = ""
+    if not answer.comparable and any(share.name == name for share in answer.shares):
+        where = f", as runs {_how(answer)} tell" if answer.usual else f" in these runs, {_how(answer)}"
     if answer.is_bug_of_own:
         return f"A bug: {ended(answer.unmeasured[0].rstrip('.'))} With it, your {name} carries {most}{where}."
     return f"{called.get(nature, 'Noise')} carries {most}{where}."
@@ -98,14 +98,17 @@ def _again(answer: Answer) -> Iterator[str]:
         return
     runs = f"{answer.start.runs} run{'' if answer.start.runs == 1 else 's'}"
     found = f"{runs} with fresh seeds gave {answer.start.mean:.4g}{interval(answer.start)}"
+    also = ", and so does what was expected: these runs cannot tell one from the other" if answer.is_all_noise else ""
     meaning = {
-        True: "what was seen lies within their noise",
+        True: f"what was seen lies within their noise{also}",
         False: "what was seen lies outside their noise: something differs that the case does not say",
         None: "which says nothing about their noise",
     }
     if answer.entire:
         whole = f"{answer.entire.mean:.4g}{interval(answer.entire)}"
-        yield f"{found}, {_how(answer)}. With all steps they gave {whole}: {meaning[answer.noise]}."
+        gave = f"they gave {whole}: {meaning[answer.noise]}"
+        once = f"one run gave {whole}, where {answer.seen:.4g} was seen"
+        yield f"{found}, {_how(answer)}. With all steps {once if answer.entire.runs == 1 else gave}."
     elif not answer.comparable:
         yield f"{found}, {_how(answer)}, so that what was seen cannot be held against it."
         return
@@ -132,8 +135,9 @@ def _other(one: Again) -> str:
 
 
 def _share(answer: Answer, share: Share) -> str:
-    part, amount = answer.part(share.amount.mean), answer.carried(share.amount)
-    beyond = " and so more than there was to explain" if share.amount.mean / (answer.distance or 1.0) > 1 else ""
+    part, amount = answer.part(share.amount.mean * answer.counts), answer.carried(share.amount)
+    beyond = answer.counts * share.amount.mean / (answer.distance or 1.0) > 1
+    beyond = " and so more than there was to explain" if beyond else ""
     carries = f"carries {amount.mean:+.3g}{interval(amount)}" + (f", {part} of the distance{beyond}" if part else "")
     detail = f" ({share.detail})" if share.detail else ""
     last = answer.carried(share.last) if share.interacts and share.last else None
@@ -158,7 +162,7 @@ def _bugs(answer: Answer) -> Iterator[str]:
     said = " ".join([*begun, *(share.evidence for share in answer.shares)])
     for one in answer.examined:
         told: dict[str, list[str]] = {}
-        for finding in one.errors:
+        for finding in one.errors_here:
             if finding["message"].rstrip(".") not in said:
                 told.setdefault(finding["check"], []).append(finding["message"].rstrip("."))
         for first, *more in told.values():
@@ -172,21 +176,29 @@ def _bugs(answer: Answer) -> Iterator[str]:
 
 
 def _rest(answer: Answer) -> Iterator[str]:
-    if answer.end is None or not answer.distance:
+    if answer.end is None or not answer.distance or answer.is_all_noise:
         return
     for name, one in answer.undecided.items():
         may = answer.carried(one)
         yield f"'{name}' may carry {may.mean:+.3g}{interval(may)}, which {may.runs} runs do not decide."
-    left = answer.end.mean - answer.expected
-    if answer.comparable and answer.noise is False and answer.start is not None and answer.otherwise is None:
-        left += answer.seen - answer.start.mean
-    if left * math.copysign(1.0, answer.distance) > SMALL * abs(answer.distance):
+    unexplained = {name: amount for name, nature, amount in answer.steps if nature == "unexplained"}
+    off, left = unexplained.pop(NOT_IN_CASE, 0.0), sum(unexplained.values())
+    matters = SMALL * abs(answer.distance)
+    if off * math.copysign(1.0, answer.distance) > matters:
+        yield f"{abs(off):+.3g} ({answer.part(off)}) do not come again: nothing that the case says carries them."
+    if left * math.copysign(1.0, answer.distance) > matters:
         yield f"{abs(left):+.3g} ({answer.part(left)}) stay unexplained: no cause that was removed carries them."
-        if answer.nearest and not answer.shares:
-            name, value = answer.nearest
-            yield f"Of all that was removed '{name}' came nearest to what was expected: {value:.4g} without it."
-    elif answer.shares:
+        yield from _nearest(answer)
+    elif answer.shares and abs(off) <= matters:
         yield "Nothing that matters is left."
+
+
+def _nearest(answer: Answer) -> Iterator[str]:
+    """Without which cause runs came nearest to what was expected, where none carries anything."""
+    if answer.nearest and not answer.shares:
+        name, found = answer.nearest
+        once = ", in one run" if found.runs == 1 else interval(found)
+        yield f"Of all that was removed '{name}' came nearest to what was expected: {found.mean:.4g} without it{once}."
 
 
 def what_next(answer: Answer) -> str:
@@ -194,35 +206,52 @@ def what_next(answer: Answer) -> str:
     named = [share for share in answer.shares if answer.largest and share.name == answer.largest[0]]
     first = next(iter([*named, *answer.shares]), None)
     if answer.verdict == "cannot be":
-        text = "Check how the data were split and what the model around these modules sees, before comparing anything."
-    elif answer.begins_with_a_bug:
-        text = "Mend what the doctor found, and run the case again."
-    elif answer.fraction < 1:
-        minutes = math.ceil(max(answer.seconds / 60, answer.minutes) / answer.fraction)
-        text = f"Run it with all of its steps: --minutes {minutes} would be about enough."
-    elif answer.otherwise:
+        return "Check how the data were split and what the model around these modules sees, before comparing anything."
+    if answer.begins_with_a_bug:
+        return "Mend what the doctor found, and run the case again."
+    if first and first.nature == "bug" and answer.verdict == "bug":
+        return f"Mend '{first.name}' (here: {_how_removed(first)}), and run the case again."
+    return _next_of_runs(answer, first)
+
+
+def _how_removed(share: Share) -> str:
+    return "; ".join(filter(None, (share.removed, share.detail)))
+
+
+def _next_of_runs(answer: Answer, first: Share | None) -> str:
+    """What to run next, or to compare, where no bug is to be mended first."""
+    if answer.otherwise:
         text = f"Look whether what was seen is {answer.otherwise.variant}, and compare like with like then."
     elif answer.noise is False:
         text = "Give the run whose number this is as a case of its own, with its data and its split."
-    elif answer.undecided and not answer.shares:
-        name = next(iter(answer.undecided))
+    elif answer.largest and answer.largest[0] == OF_DATA:
+        text = f"Compare with numbers of these data: {answer.expected:.4g} is no measure for them."
+    elif answer.fraction < 1 and not answer.is_all_noise:
+        minutes = math.ceil(max(answer.seconds / 60, answer.minutes) / answer.fraction)
+        text = f"Run it with all of its steps: --minutes {minutes} would be about enough."
+    elif answer.undecided and not answer.shares and not answer.is_all_noise:
+        name = max(answer.undecided, key=lambda one: answer.carried(answer.undecided[one]).mean)
         text = (
             f"Decide whether '{name}' carries it: --minutes {math.ceil(2 * answer.minutes)} gives time for more runs."
         )
     elif answer.verdict == "noise":
         text = "Compare with more seeds: attnlab run adds them until a difference is decided."
     elif first:
-        how = "; ".join(filter(None, (first.removed, first.detail)))
-        text = f"Remove '{first.name}' ({how}) and compare again, with three seeds and more."
+        text = f"Remove '{first.name}' ({_how_removed(first)}) and compare again, with three seeds and more."
     elif answer.not_tried:
         text = f"Try what was not tried here: {'; '.join(answer.not_tried)}."
     else:
-        allowed = (
+        text = _question_to_ask(answer)
+    return text
+
+
+def _question_to_ask(answer: Answer) -> str:
+    """What to ask where there is nothing to run."""
+    if answer.nearest:
+        return (
             f"Ask how good an answer these data allow: nothing that was removed brings it near {answer.expected:.4g}."
         )
-        smaller = "Ask a smaller question: attnlab run with one part changed at a time."
-        text = allowed if answer.nearest else smaller
-    return text
+    return "Ask a smaller question: attnlab run with one part changed at a time."
 
 
 def interval(estimate: Estimate) -> str:

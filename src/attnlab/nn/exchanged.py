@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, Self, final
 
 import torch
 from torch import Tensor, nn
@@ -25,12 +26,46 @@ MANY_TIMES = 1e6
 """How many times as large an input is that a norm gives at most a hundredth of that in return."""
 
 
+class AbstractInPlace(nn.Module, ABC):
+    """Answer to what others read of the part in whose place it stands, which is not trained itself.
+
+    Parameters
+    ----------
+    before : nn.Module
+        That part.
+    """
+
+    def __init__(self, before: nn.Module) -> None:
+        super().__init__()
+        object.__setattr__(self, "before", before)  # no part of it
+
+    def __getattr__(self, name: str) -> Any:
+        """What it has itself, else what the part before it has."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if "before" not in vars(self):
+                raise
+            return getattr(self.before, name)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Move what stood there, too."""
+        self.before._apply(fn, recurse)
+        return super()._apply(fn, recurse)
+
+    @abstractmethod
+    def forward(self, *given: Any, **named: Any) -> Any:
+        """What stands there gives."""
+
+
 @final
-class StandIn(nn.Module):
+class StandIn(AbstractInPlace):
     """A known part that is called and answers like the one in whose place it stands.
 
     Parameters
     ----------
+    before : nn.Module
+        The part in whose place it stands.
     part : nn.Module
         Takes activations and gives as many; masks that a caller gives are left aside.
     length_first, channels_first : bool
@@ -43,9 +78,15 @@ class StandIn(nn.Module):
     """In evaluation torch's layers compute with the weights of an attention that says it is, and do not call it."""
 
     def __init__(
-        self, part: nn.Module, *, length_first: bool = False, channels_first: bool = False, several: bool = False
+        self,
+        before: nn.Module,
+        part: nn.Module,
+        *,
+        length_first: bool = False,
+        channels_first: bool = False,
+        several: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(before)
         self.part, self.several = part, several
         self.swapped = (0, 1) if length_first else (1, 2) if channels_first else (0, 0)
 
@@ -56,7 +97,7 @@ class StandIn(nn.Module):
 
 
 @final
-class AddedAttention(nn.Module):
+class AddedAttention(AbstractInPlace):
     """Call a layer, and add to what it gives what attention to all positions makes of it.
 
     Parameters
@@ -72,7 +113,7 @@ class AddedAttention(nn.Module):
     """
 
     def __init__(self, layer: nn.Module, d_model: int, *, causal: bool = False, channels_first: bool = False) -> None:
-        super().__init__()
+        super().__init__(layer)
         self.layer, self.attention = layer, Attention(d_model, 1, causal=causal)
         self.channels_first = channels_first
 
@@ -85,7 +126,7 @@ class AddedAttention(nn.Module):
 
 
 @final
-class PlacesTold(nn.Module):
+class PlacesTold(AbstractInPlace):
     """Give sines and cosines where a part gives vectors of positions by themselves, which are added elsewhere.
 
     Parameters
@@ -95,7 +136,7 @@ class PlacesTold(nn.Module):
     """
 
     def __init__(self, part: nn.Module) -> None:
-        super().__init__()
+        super().__init__(part)
         self.part = part
 
     def forward(self, *given: Any, **named: Any) -> Tensor:
@@ -160,13 +201,22 @@ class Slot:
             LAYER: lambda: Block(self.d_model, {"name": "attention", **how}, context={"causal": self.causal}),
         }
         called = {"length_first": self.length_first, "channels_first": self.channels_first, "several": self.several}
-        return StandIn(made[self.kind](), **called)
+        return StandIn(before, made[self.kind](), **called)
 
 
 def put_in(model: nn.Module, slots: Mapping[str, Mapping[str, Any]]) -> None:
     """Let known parts stand in some places of a model, each given as the arguments of its `Slot`."""
+    _unpacked(model)
     for name in sorted(slots, key=lambda one: -one.count(".")):  # what stands within a layer before the layer
         model.set_submodule(name, Slot(**slots[name]).filled(model.get_submodule(name)), strict=True)
+
+
+def _unpacked(model: nn.Module) -> nn.Module:
+    """A model whose encoders of torch give their layers whole tensors, in evaluation with padding, too."""
+    for part in model.modules():
+        if isinstance(part, nn.TransformerEncoder):
+            part.use_nested_tensor = False
+    return model
 
 
 def slots_in(model: nn.Module, inputs: Sequence[Tensor], *, causal: bool) -> dict[str, Slot]:
@@ -337,7 +387,7 @@ class _Watched:
     """Note the first call of every part of a model."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.model = model
+        self.model = _unpacked(model)
         self.calls: dict[str, _Call] = {}
         self._running: list[_Call] = []
         for name, part in model.named_modules():

@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from attnlab.core.build import Order, Spec, parse, path_of, prepare
+from attnlab.core.build import Order, Spec, opened, parse, path_of, prepare
+from attnlab.core.constructors import glossary_word, is_required, signature_of
 from attnlab.core.errors import ModuleError, SpecError
 from attnlab.nn.key_values import AbstractKeylessMixer
 from attnlab.strangers.calling.convention import Convention, Label, label_of, wrong_output
@@ -136,9 +137,22 @@ def build_foreign(spec: Spec, offered: Mapping[str, Any]) -> ForeignMixer:
     """
     if not isinstance(offered.get("d_model"), int):
         raise SpecError(f"a mixer of your own needs d_model as an integer; got {offered.get('d_model')!r}")
+    _refuse_model(spec)
     order = prepare(spec, {}, axis="mixer", offered=offered)
     convention = _learned(parse(spec, "mixer")[0], order, offered)
     return ForeignMixer(module_of(order), convention, name=order.where)
+
+
+def _refuse_model(spec: Spec) -> None:
+    """Say where a model goes, if a class asks for what a model alone is given."""
+    name, factory, arguments = opened(spec, {}, "mixer")
+    wanted = (one for one, parameter in signature_of(factory).items() if is_required(parameter))
+    for one in wanted:
+        if one not in arguments and glossary_word(one) == "vocab_size":
+            raise SpecError(
+                f"mixer '{name}': it asks for '{one}', a number of tokens, so it looks like a whole model; a model "
+                f"is given as model (or as a variant): {{name: {name}}}"
+            )
 
 
 def _learned(name: str, order: Order, offered: Mapping[str, Any]) -> Convention:

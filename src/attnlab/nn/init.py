@@ -1,23 +1,32 @@
 """Init: how the parameters of a finished model start. Every entry uses torch's global generator.
 
-A person's own module keeps the start it gives itself: it stands in a model unchanged.
+A person's own module keeps the start it gives itself: it stands in a model unchanged. Which of its matrices start far
+above the size that keeps what they are given as large as it is, is measured.
 """
 
 # ruff: noqa: ARG001 -- entries share one signature; not every entry needs all of it
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, final
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnlab.core.errors import SpecError
 from attnlab.nn.key_values import AbstractMixer
 
 GPT_STD = 0.02  # source: Radford et al., 2018, "Improving Language Understanding", section 4.1
 RESIDUAL_OUTPUT = "to_residual"  # what every linear layer whose output joins the residual stream is called
+
+FAR_ABOVE = 3.0
+"""Times the usual size from which on a matrix starts far above it; He's start has 1.4 times, torch's 0.6 times."""
+_PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "linear"})
+_COPIES = frozenset({"clone", "_to_copy"})
 
 
 def leave(module: nn.Module, n_layers: int) -> None:
@@ -104,3 +113,95 @@ INITS: Mapping[str, Callable[[nn.Module, int], None]] = {
     "gpt-zero": gpt_zero,
     "xavier": xavier,
 }
+
+
+# How large the matrices of any model start
+
+
+def start_far_above(model: nn.Module, inputs: Sequence[Tensor]) -> dict[str, float]:
+    """How many times the usual size the matrices of a model have that start far above it, by name.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Any model; a copy of it is called, to see which of its weights multiply something.
+    inputs : sequence of Tensor
+        What it reads.
+
+    Returns
+    -------
+    dict
+        Of every such matrix. Tables of which rows are read or added start at one, and are none.
+    """
+    one = copy.deepcopy(model).train()
+    multiplied = _Multiplied(one)
+    with torch.no_grad(), multiplied:
+        one(*inputs)
+    found = {name: _times_usual(part, weight) for name, part, weight in _weights(one) if multiplied.has(weight)}
+    return {name: times for name, times in found.items() if times > FAR_ABOVE}
+
+
+@torch.no_grad()
+def bring_to_usual(module: nn.Module, names: Sequence[str]) -> None:
+    """Scale the weights of a module that start far above the usual size to it.
+
+    Parameters
+    ----------
+    module : nn.Module
+        Any module.
+    names : sequence of str
+        Which weights: their names, or those that they have in a model around the module.
+    """
+    for name, part, weight in _weights(module):
+        named = any(f".{one}".endswith(f".{name}") for one in names)
+        if named and not weight.is_meta and (times := _times_usual(part, weight)) > FAR_ABOVE:
+            weight.div_(times)
+
+
+def _weights(model: nn.Module) -> list[tuple[str, nn.Module, nn.Parameter]]:
+    """The weights that may be matrices, with the parts that hold them."""
+    named = [(f"{place}.{name}" if place else name, part, weight) for place, part in model.named_modules()
+             for name, weight in part.named_parameters(recurse=False)]  # fmt: skip
+    return [(name, part, weight) for name, part, weight in named if weight.ndim > 1 and weight.is_floating_point()]
+
+
+def _times_usual(part: nn.Module, weight: Tensor) -> float:
+    """The size of a matrix, or of several of one shape, over one by the root of the fewer of its rows and columns."""
+    if isinstance(part, nn.modules.conv._ConvNd):
+        seen = weight[0, 0].numel()
+        fewest = min(weight.shape[0] * seen, weight.shape[1] * seen)
+    else:
+        fewest = min(weight.shape[-2:])
+    return float(weight.detach().double().square().mean().sqrt()) * fewest**0.5
+
+
+@final
+class _Multiplied(TorchDispatchMode):
+    """Note what multiplies something, as a matrix or as a kernel."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self._weights = {_storage(weight): _storage(weight) for weight in model.parameters()}  # and that of copies
+        self._kept: list[Tensor] = []  # copies, lest others are stored where they were
+        self._noted: set[int] = set()
+
+    def has(self, weight: Tensor) -> bool:
+        """Whether a weight did, a view or a copy of it."""
+        return _storage(weight) in self._noted
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Call an operation, and note what it multiplies."""
+        result, name = func(*args, **(kwargs or {})), func.overloadpacket.__name__
+        weights = [self._weights[_storage(one)] for one in args if _storage(one) in self._weights]
+        if name in _PRODUCTS:
+            self._noted |= {*weights}
+        elif name in _COPIES and weights:
+            self._weights[_storage(result)] = weights[0]
+            self._kept.append(result)
+        return result
+
+
+def _storage(one: Any) -> int:
+    return one.untyped_storage().data_ptr() if isinstance(one, Tensor) else 0

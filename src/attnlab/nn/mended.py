@@ -20,6 +20,7 @@ from attnlab.core.build import Spec
 from attnlab.core.errors import SpecError, nearest
 from attnlab.core.layouts import Activations, Memory, Real
 from attnlab.nn.changed_calls import ChangedCalls, LastBounded, are_products, later
+from attnlab.nn.init import bring_to_usual
 from attnlab.nn.key_values import AbstractKeylessMixer
 from attnlab.nn.norms_behind import put_norms_first
 from attnlab.nn.recurrences import refuse_memory
@@ -47,6 +48,8 @@ class Mending:
         Slope of rectifiers below zero; 0 leaves them as they are.
     fresh : bool
         Whether layers of torch are drawn as torch draws them, whatever the module drew or set.
+    usual_start : sequence of str
+        Names of weights that start at the usual size of matrices, where the module lets them start far above it.
     over_keys : bool
         Whether the softmax of scores is over their last axis, whatever axis the module names.
     quiet : bool
@@ -93,6 +96,7 @@ class Mending:
     swapped: bool = False
     leak: float = 0.0
     fresh: bool = False
+    usual_start: Sequence[str] = ()
     over_keys: bool = False
     quiet: bool = False
     dropless: bool = False
@@ -137,6 +141,7 @@ class Mending:
                 draw = getattr(layer, "reset_parameters", None)
                 if draw is not None and type(layer).__module__.startswith("torch."):
                     draw()
+        bring_to_usual(module, self.usual_start)
         if self.thawed:
             register_parts(module)
             module.requires_grad_(True)

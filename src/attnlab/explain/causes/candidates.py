@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,18 @@ from attnlab.core.constructors import signature_of
 from attnlab.explain.causes.cause import OWN, TITLES, WHOLE, Cause, Change
 from attnlab.explain.causes.known import Known, exchanged, mended, with_attention
 from attnlab.explain.causes.own_code import Examined, forecasts, model_parameters, own_mixer, own_model, task_parameters
-from attnlab.explain.causes.removals import IDENTITY, LIVING, NO_PATH, REMOVALS, STILL, identity_path, living_rectifiers
+from attnlab.explain.causes.removals import (
+    IDENTITY,
+    LIVING,
+    NO_PATH,
+    REMOVALS,
+    STARTED,
+    STILL,
+    USUAL,
+    identity_path,
+    living_rectifiers,
+    usual_start,
+)
 from attnlab.explain.trials.rates import FACTORS
 from attnlab.nn.exchanged import ATTENTION, FEED_FORWARD, LAYER, NORM, POSITIONS
 from attnlab.nn.mixers import MIXERS
@@ -37,8 +48,12 @@ MENDINGS: Mapping[str, Mapping[str, Any]] = {
     "normalization": {"over_keys": True},
 }
 """By the doctor's check, how a mixer is called without the fault; a wrong scale brings its factor with it."""
-ELSEWHERE = frozenset({"dtype-device", "precision", "determinism", "cache", "cost"})
-"""Checks whose errors do not change what a run on this machine computes."""
+KEPT_OTHERWISE: Sequence[tuple[Sequence[str], str, str, Callable[[Known], Change | None]]] = (
+    (("residual",), NO_PATH, IDENTITY, identity_path),
+    (DEAD, "dead rectifiers", LIVING, living_rectifiers),
+    (("scale",), STARTED, USUAL, usual_start),
+)
+"""By the doctor's checks, what is removed from a module that else stays as it is: its name, how, and the change."""
 _OTHERWISE = """
 name budget lr weight_decay schedule warmup clip label_smoothing dropout norm positions residual drop_copies split
 evaluate_every checkpoint_every compile watch devices sharding
@@ -128,9 +143,7 @@ def _bugs(situations: Mapping[str, Known]) -> Iterator[Cause]:
         yield Cause(TITLES["batch-independence"], "bug", _done({"swapped": True}), meant, evidence, source)
     found: dict[str, Cause] = {}
     for name, situation in situations.items():
-        errors = ((one, finding) for one in situation.examined for finding in one.errors)
-        found_here = ((one, finding) for one, finding in errors if finding["check"] not in ELSEWHERE)
-        for one, finding in found_here:
+        for one, finding in ((each, finding) for each in situation.examined for finding in each.errors_here):
             title, removed, change = _remedy(situation, one, finding)
             if change:
                 before = found.get(title, Cause(title, "bug", removed, {}))
@@ -144,12 +157,9 @@ def _remedy(situation: Known, one: Examined, finding: Mapping[str, Any]) -> tupl
     """What an error of the doctor is called, how it is removed in words, and what of the model is otherwise then."""
     if mending := _mending(situation, finding):
         return TITLES[finding["check"]], _done(mending), mended(situation, mending, one.name)
-    path = identity_path(situation) if finding["check"] == "residual" else None
-    if path:
-        return NO_PATH, IDENTITY, path["model"]
-    rectifiers = living_rectifiers(situation) if finding["check"] in DEAD else None
-    if rectifiers:
-        return "dead rectifiers", LIVING, rectifiers["model"]
+    for checks, title, removed, remove in KEPT_OTHERWISE:
+        if finding["check"] in checks and (without := remove(situation)):
+            return title, removed, without["model"]
     attends = one.place == "mixer" or finding["check"] not in OF_OTHER_PARTS
     change = with_attention(situation) if attends else None
     if finding["check"] == "positions" and situation.signature("missing positions"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -17,33 +17,17 @@ from attnlab.nn.exchanged import ATTENTION
 @final
 @dataclass(frozen=True)
 class Known:
-    """Hold what is known of one variant before anything is removed.
+    """Hold what is known of one variant before anything is removed."""
 
-    Parameters
-    ----------
-    setup : Setup
-        As the person ran it.
-    task : StudyTask
-        Its task.
-    examined : sequence of Examined
-        What the doctor said of its own modules.
-    measured : mapping
-        What the table of signatures reads, before training.
-    trained : mapping
-        The same of one run of it, after training.
-    as_meant : mapping, optional
-        What of the model is otherwise where its mixer is given the layout in which it does not read the batch as time.
-    exchangeable : Exchangeable
-        What can stand in the place of a whole model of a person's own, or of its parts.
-    """
-
-    setup: Setup
-    task: StudyTask
-    examined: Sequence[Examined] = ()
-    measured: Measured = field(default_factory=dict)
-    trained: Measured = field(default_factory=dict)
+    setup: Setup  # as the person ran it, or shorter
+    task: StudyTask  # its task
+    examined: Sequence[Examined] = ()  # what the doctor said of its own modules
+    measured: Measured = field(default_factory=dict)  # what the table of signatures reads, before training
+    trained: Measured = field(default_factory=dict)  # the same of one run of it, after training
     as_meant: Mapping[str, Any] | None = None
+    """What of the model is otherwise, its mixer given the layout in which it does not read the batch as time."""
     exchangeable: Exchangeable = field(default_factory=Exchangeable)
+    """What can stand in the place of a whole model of a person's own, or of its parts."""
 
     @property
     def model(self) -> Mapping[str, Any]:
@@ -75,6 +59,11 @@ class Known:
         one = next(one for one in SIGNATURES if one.name == name)
         after = one.of(self.trained) if trained else ""
         return one.of(self.measured) or (f"after training {after}" if after else "")
+
+
+def setups_of(known: Mapping[str, Known], names: Iterable[str]) -> dict[str, Setup]:
+    """The set-ups of some variants."""
+    return {name: known[name].setup for name in names}
 
 
 def mended(situation: Known, mending: Mapping[str, Any], path: str | None = None) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch import nn
 
 from attnlab.core.build import class_of, is_path, parse, prepare
 from attnlab.core.constructors import signature_of
-from attnlab.core.contracts import StudyTask
+from attnlab.core.contracts import Batch, StudyTask
 from attnlab.core.errors import AttnlabError
 from attnlab.core.processes.apart import call_apart
 from attnlab.doctor import doctor
@@ -19,12 +19,15 @@ from attnlab.explain.trials.setups import Setup
 from attnlab.models import MODELS
 from attnlab.nn.exchanged import ATTENTION, NORM, Slot, behind_a_layer, slots_in
 from attnlab.nn.foreign_model import ForeignModel, order_of
+from attnlab.nn.init import start_far_above
 from attnlab.nn.mended import layers_of
 from attnlab.nn.norms_behind import norms_behind
 from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.tasks import TASKS
 from attnlab.tasks.arrays.sequences import Sequences
 
+ELSEWHERE = frozenset({"dtype-device", "precision", "determinism", "cache", "cost"})
+"""Checks whose errors do not change what a run on this machine computes."""
 SAMPLES = 3
 """Of a batch, by which a model's parts are told; unlike most lengths."""
 
@@ -44,6 +47,11 @@ class Examined:
     def errors(self) -> list[dict[str, Any]]:
         """The findings that are bugs in any use."""
         return self._unmeant("error")
+
+    @property
+    def errors_here(self) -> list[dict[str, Any]]:
+        """Those of them that may change what a run on this machine computes."""
+        return [one for one in self.errors if one["check"] not in ELSEWHERE]
 
     @property
     def layout_in_question(self) -> bool:
@@ -144,11 +152,14 @@ class Exchangeable:
         The specification of a model of the lab, as wide and as deep, that answers as it does.
     norms_behind : sequence of (str, str)
         Names of its parts, and of the norms that stand behind them.
+    far_above : sequence of str
+        Names of weights of a person's own model, or of one with a mixer of theirs, that start far above usual.
     """
 
     slots: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     standard: Mapping[str, Any] | None = None
     norms_behind: Sequence[Sequence[str]] = ()
+    far_above: Sequence[str] = ()
 
     def of(self, *kinds: str) -> dict[str, Mapping[str, Any]]:
         """The slots of some kinds."""
@@ -160,21 +171,27 @@ def exchangeable(setup: Setup) -> Exchangeable:
 
     Where none of its parts attends, one of the slots is behind the first of its layers.
     """
-    found = call_apart(_exchangeable, dict(setup.task), dict(setup.model)) if own_model(setup.model) else {}
+    found = call_apart(_exchangeable, dict(setup.task), dict(setup.model)) if any(own_specs(setup.model)) else {}
     return Exchangeable(**found)
 
 
 def _exchangeable(task_spec: Any, model: Mapping[str, Any]) -> dict[str, Any]:
     task = build_task(task_spec)
     batch = task.train_batch(0, 0).rows(0, SAMPLES)
-    built, two = build_model(own_model(model), task), len(batch.inputs) > 1
+    built, two = build_model(own_model(model) or model, task), len(batch.inputs) > 1
+    found: dict[str, Any] = {"far_above": [*start_far_above(built, batch.inputs)]}
+    return found | (_places_in(built, task, batch, two=two) if own_model(model) else {})
+
+
+def _places_in(built: nn.Module, task: StudyTask, batch: Batch, *, two: bool) -> dict[str, Any]:
+    """What can stand in the place of a model or of its parts."""
     causal = task.causal or forecasts(task)
     slots = slots_in(built, batch.inputs, causal=causal)
     attention = [slot for slot in slots.values() if slot.kind == ATTENTION]
     if not attention and not two:
         slots |= behind_a_layer(built, batch.inputs, causal=causal)
     norms = norms_behind(built, batch.inputs, [name for name, slot in slots.items() if slot.kind == NORM])
-    found = {"norms_behind": norms, "slots": {name: asdict(slot) for name, slot in slots.items()}}
+    found: dict[str, Any] = {"norms_behind": norms, "slots": {name: asdict(slot) for name, slot in slots.items()}}
     if forecasts(task):  # the model of the lab would see the targets
         return found
     standard = {

@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, final
 
 from attnlab.core.build import is_path, parse
@@ -61,6 +62,8 @@ _LOW_RANK = "Bhojanapalli 2020, arXiv:2002.07028"
 CHANCE, NO_POSITIONS = "dropout in evaluation", "no positions"
 FROZEN, CUT_OFF = "frozen weights", "weights without a gradient"
 LATE = "late inputs"
+REACH, BLIND, ATTENTION_PUT_IN = "small reach", "outputs that see nothing", "attention that sees all is put in"
+STARTED, USUAL = "a large start", "matrices of weights that start far above the usual size start at it"
 TWICE, LARGE, BOUNDED = "a softmax before the loss", "a large entry", "bounded answers"
 SMALL, CLOSED = "small answers", "closed branches"
 DROWNED, OVER_POSITIONS, BESIDE = "inputs that drown", "norm over positions", "layers beside each other"
@@ -73,9 +76,11 @@ STILL: Mapping[str, Callable[[Measured], bool]] = {
     FROZEN: lambda m: m.get("frozen", 0.0) > 0,
     CUT_OFF: lambda m: m.get("cut_off", 0.0) > 0,
     TWICE: lambda m: m.get("probabilities", 0.0) > 0,
+    STARTED: lambda m: m.get("far_above", 0.0) > 0,
     LARGE: lambda m: m.get("entry", 0.0) > LARGEST_ENTRY,
     DROWNED: lambda m: m.get("told", math.inf) < FAINT,
     BOUNDED: lambda m: m.get("beyond", 0.0) > 0,
+    BLIND: lambda m: m.get("reach", 1.0) == 0.0,
     LATE: lambda m: m.get("delay", 0.0) > 0 or m.get("ahead", 0.0) > 0,
 }
 """By what is removed, what is measured of a model from which it was not removed after all."""
@@ -183,14 +188,20 @@ def _opening(one: Known) -> float:
     return float(f"{OPEN / max(one.measured['adds'], LEAST_ADDED):.3g}")
 
 
+def usual_start(one: Known) -> Change | None:
+    """Matrices of a person's own that start as large as is usual, where they start far above."""
+    names = one.exchangeable.far_above if one.is_own and one.signature(STARTED) else ()
+    return {"model": mended(one, {"usual_start": [*names]})} if names else None
+
+
 def _sequences_as_time(one: Known) -> Change | None:
     kept = {key: one.model[key] for key in ("hidden", "n_layers") if key in one.model}
     return {"model": {"name": "lstm", **kept}} if one.model["name"] == "lstm-batch-as-time" else None
 
 
-def _sees_all(one: Known) -> Change | None:
-    """Attention to everything in a model that sees a part of its input."""
-    if not one.signature("small reach") or one.signature("dead rectifiers"):  # what is dead passes nothing on
+def _sees_all(sign: str, one: Known) -> Change | None:
+    """Attention to everything in a model that sees a part of its input, or nothing of it."""
+    if not one.signature(sign) or one.signature("dead rectifiers"):  # what is dead passes nothing on
         return None
     if forecasts(one.task) or _thawed(one, FROZEN, CUT_OFF):  # nor may what is not trained, which is removed by itself
         return None
@@ -336,6 +347,7 @@ REMOVALS: tuple[Removal, ...] = (
         "saturated units", "known effect", "layers start as torch draws them",
         _if_measured("saturated units", "fresh"), ("saturated units",), "Glorot, Bengio 2010, AISTATS",
     ),
+    Removal(STARTED, "known effect", USUAL, usual_start, (STARTED,), "Glorot, Bengio 2010, AISTATS"),
     Removal(
         "flat attention", "known effect", "scores are multiplied until their standard deviation is one",
         _if_measured("flat attention", "scores_times", lambda one: _times(one.trained["scores"], LEAST_SCORES)),
@@ -386,9 +398,9 @@ REMOVALS: tuple[Removal, ...] = (
         "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466",
     ),
     Removal(
-        "small reach", "known effect", "attention that sees all is put in",
-        _sees_all, ("small reach",),
+        REACH, "known effect", ATTENTION_PUT_IN, partial(_sees_all, REACH), (REACH,),
     ),
+    Removal(BLIND, "bug", ATTENTION_PUT_IN, partial(_sees_all, BLIND), (BLIND,)),
     Removal(
         "post-norm", "known effect", "the norm stands before each part", _pre_norm,
         ("gradient by depth",), "Xiong 2020, arXiv:2002.04745; Liu 2020, arXiv:2004.08249",
@@ -425,7 +437,11 @@ REMOVALS: tuple[Removal, ...] = (
         _trained("clip", lambda said, _: said is not None and said < CLIP, CLIP),
     ),
     Removal("dropout", "set-up", "nothing is dropped", _dropless, ("heavy dropout", "chance of its own")),
-    Removal("weight decay", "set-up", "weights do not decay", _zero("training", "weight_decay")),
+    Removal(
+        "weight decay", "set-up",
+        "weights do not decay; before, matrices did alone, where optimizers of torch let norms and biases decay, too",
+        _zero("training", "weight_decay"),
+    ),
     Removal("cut inputs", "set-up", f"{LONGER} times as much is read of what was cut", _uncut, costs=LONGER),
     Removal("label smoothing", "set-up", "targets are not smoothed", _zero("training", "label_smoothing")),
     Removal(OVERFITTING, "set-up", f"training ends after 1/{SOONER} of the steps", _fewer_steps),

@@ -17,6 +17,7 @@ from attnlab.core.contracts import Batch, StudyTask
 from attnlab.core.draws import drawn_by_name
 from attnlab.core.exact import InFloat64
 from attnlab.core.processes.apart import call_apart, names_own_code
+from attnlab.doctor.examination import wake
 from attnlab.doctor.measures.stacks import likeness, size
 from attnlab.explain.trials.setups import Setup
 from attnlab.inspection.activity import dead_share, relative_entropy
@@ -24,6 +25,7 @@ from attnlab.inspection.order import by_chance, sees_order
 from attnlab.inspection.reach import reach
 from attnlab.nn.attention import Attention
 from attnlab.nn.changed_calls import FAR, ChangedCalls, LastBounded
+from attnlab.nn.init import start_far_above
 from attnlab.nn.kernels.dropout import Dropout
 from attnlab.nn.mended import Mending, layers_of, layers_with_norm_behind, register_parts
 from attnlab.studies.define.assemble import build_model, build_task
@@ -204,6 +206,12 @@ SIGNATURES: tuple[Signature, ...] = (
         "Glorot, Bengio 2010, AISTATS; Gers 2000, Neural Computation 12 (gates that start open)",
     ),
     Signature(
+        "a large start",
+        lambda m: m["far_above"] > 0,
+        "matrices of weights start at up to {far_above:.3g} times the size that keeps what they are given as large",
+        "Glorot, Bengio 2010, AISTATS; He 2015, arXiv:1502.01852, section 2.2",
+    ),
+    Signature(
         "a softmax before the loss",
         lambda m: m["probabilities"] > 0,
         "answers are not negative and add up to one, and the loss takes a softmax of them",
@@ -253,8 +261,14 @@ SIGNATURES: tuple[Signature, ...] = (
         "what stands there is replaced, and the output stays",
     ),
     Signature(
+        "outputs that see nothing",
+        lambda m: m["reach"] == 0,
+        "an output depends on none of {length:.0f} input positions: it is the same whatever is read",
+        "all is replaced, and the output stays",
+    ),
+    Signature(
         "small reach",
-        lambda m: m["reach"] < m["length"],
+        lambda m: 0 < m["reach"] < m["length"],
         "an output depends on {reach:.0f} of {length:.0f} input positions at most, and on {later:.0f} behind its own",
         "all else is replaced, and the output stays",
     ),
@@ -310,9 +324,14 @@ def _measure(task_spec: Any, model_spec: Mapping[str, Any], folder: str | None) 
     found = {**_by_depth(model, task, few), **_sees(model, few, causal=task.causal)}
     if names_own_code([model_spec]):  # no model of the lab does these
         found |= {**_untrained(model, task, few), **_unchained(model, task, few), "varies": _by_chance(model, few)}
-        found |= {} if folder is None else _sharper(model, task, batch)
+        found |= _far_above(model, few) if folder is None else _sharper(model, task, batch)
     found |= {"norm_behind": float(bool(layers_with_norm_behind(model))), "trained": float(folder is not None)}
     return {name: value for name, value in found.items() if math.isfinite(value)}
+
+
+def _far_above(model: nn.Module, batch: Batch) -> dict[str, float]:
+    """How many times as large as usual the matrix starts that is farthest above."""
+    return {"far_above": max(start_far_above(model, batch.inputs).values(), default=0.0)}
 
 
 def _untrained(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, float]:
@@ -440,7 +459,9 @@ def _sees(model: nn.Module, batch: Batch, *, causal: bool) -> dict[str, float]:
         answers = model.eval()(last)
     once = answers.shape[:2] != last.shape[:2]  # one answer for a sequence may depend on all of it
     middle = length - 1 if causal or once else length // 2
-    seen = reach(model, (last,), position=middle)
+    structure = copy.deepcopy(model)
+    wake(structure)  # what starts at zero hides for a step what stands before it
+    seen = reach(structure, (last,), position=middle)
     later = min(seen.future, length - 1 - middle)
     found = {"reach": float(seen.past + later), "later": float(later), "delay": float(seen.delay if causal else 0)}
     found["probabilities"] = float(not batch.targets.is_floating_point() and _are_probabilities(answers))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from attnlab.core.contracts import Metric
 from attnlab.explain.case import Case
@@ -16,34 +16,25 @@ Setups = Mapping[str, Setup]
 
 
 @final
-@dataclass
+@dataclass(frozen=True)
 class Measuring:
-    """Make runs, and read the number that is explained off them.
+    """Make runs, and read the number that is explained off them."""
 
-    Parameters
-    ----------
-    case : Case
-        What is explained.
-    runs : Runs
-        Makes the runs.
-    seeds : sequence of int
-        The seeds of every set-up.
-    fraction : float
-        Part of their steps with which runs are made.
-    deadline : float
-        When to end, on the monotonic clock.
-    """
-
-    case: Case
-    runs: Runs
-    seeds: Sequence[int]
-    fraction: float
-    deadline: float
+    case: Case  # what is explained
+    runs: Runs  # makes the runs
+    seeds: Sequence[int]  # those of every set-up
+    fraction: float  # part of their steps with which runs are made
+    deadline: float  # when to end, on the monotonic clock
 
     @property
     def comparable(self) -> bool:
         """Whether runs can be held against what was seen."""
         return self.fraction == 1 and self.case.scale is None
+
+    @property
+    def seconds_left(self) -> float:
+        """How long there is until the deadline."""
+        return self.deadline - time.monotonic()
 
     def values(self, setups: Setups, metric: Metric, seeds: Sequence[int] | None = None) -> dict[str, dict[int, float]]:
         """A metric of set-ups, as it is reported, by their variants and by seed; by default all seeds."""
@@ -61,5 +52,14 @@ class Measuring:
 
     def late(self, setups: Sequence[Setup], seeds: Sequence[int] | None = None) -> bool:
         """Whether runs of set-ups, by default with all seeds, would end after the deadline."""
-        needed = self.runs.seconds_of(setups, self.seeds if seeds is None else seeds)
-        return time.monotonic() + needed > self.deadline
+        return self.runs.seconds_of(setups, self.seeds if seeds is None else seeds) > self.seconds_left
+
+    def shortened(self, setup: Setup) -> Setup:
+        """A set-up with the part of its steps with which runs are made."""
+        if self.fraction == 1:
+            return setup
+        shorter: dict[str, Any] = {"budget": {"steps": max(1, round(setup.steps * self.fraction))}}
+        every = setup.training.get("evaluate_every")
+        if every and self.case.reported == "best":
+            shorter["evaluate_every"] = max(1, round(every * self.fraction))
+        return setup.changed(training=shorter)

@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import Any, final
 
 from attnlab.core.contracts import Metric
+from attnlab.core.errors import SpecError
 from attnlab.core.files import fingerprint, read_json
 from attnlab.core.processes.apart import names_own_code
-from attnlab.explain.case import TRAIN_LOSS
+from attnlab.explain.case import Case
+from attnlab.explain.metrics import TRAIN_LOSS
 from attnlab.studies.define.study import merge, slug
+from attnlab.studies.plan.plan import Plan
 from attnlab.studies.run.executor import Executor, Job
 from attnlab.studies.run.folder import is_done
 from attnlab.training.keeping.result import read_record
@@ -22,6 +25,13 @@ from attnlab.training.keeping.runs import FAILED, read_metrics
 THE_END = 0.1
 """The last part of the steps, over which the loss in training is averaged."""
 
+BY_HAND = {"weight_decay": 0.0, "schedule": "constant", "warmup": 0.0, "clip": None}
+"""What a case's training has where it says nothing: what a plain loop around Adam does."""
+ENDS_EARLIER = frozenset({"early_stop", "stop_at"})
+"""Settings by which evaluations may end a run."""
+AT_THE_END = 10**9
+"""Steps between evaluations of runs whose end alone counts: more than any has."""
+
 OnRun = Callable[[str, int, Mapping[str, Any]], None]
 """Told of every run that ended: its set-up's name, its seed, and its metrics or error."""
 
@@ -29,27 +39,13 @@ OnRun = Callable[[str, int, Mapping[str, Any]], None]
 @final
 @dataclass(frozen=True)
 class Setup:
-    """Hold all that fixes how one variant is trained, but for the seed.
+    """Hold all that fixes how one variant is trained, but for the seed."""
 
-    Parameters
-    ----------
-    name : str
-        What it is called, for people and folders.
-    task : mapping
-        The task's specification.
-    model : mapping
-        The model's.
-    training : mapping
-        Settings of the recipe, the budget in steps among them.
-    judged : bool
-        Whether a trained model is judged as a whole, by what it writes.
-    """
-
-    name: str
-    task: Mapping[str, Any]
-    model: Mapping[str, Any]
-    training: Mapping[str, Any]
-    judged: bool = False
+    name: str  # what it is called, for people and folders
+    task: Mapping[str, Any]  # the task's specification
+    model: Mapping[str, Any]  # the model's
+    training: Mapping[str, Any]  # settings of the recipe, the budget in steps among them
+    judged: bool = False  # whether a trained model is judged as a whole, by what it writes
 
     @property
     def key(self) -> str:
@@ -90,6 +86,22 @@ class Setup:
         }
 
 
+def as_run(case: Case, plan: Plan) -> dict[str, Setup]:
+    """Variants as the person ran them, evaluated at the end alone where that is what they report."""
+    said, found = {metric for row in case.saw.values() for metric in row}, {}
+    judged = not said.isdisjoint(metric.name for metric in plan.task.judged)
+    for variant in plan.variants:
+        name, task = variant.name, case.study.task_spec(variant.name)
+        if variant.steps is None:
+            raise SpecError("training.budget must be in steps, epochs or tokens")
+        training = BY_HAND | variant.training | {"budget": {"steps": variant.steps}}
+        if case.reported == "last" and ENDS_EARLIER.isdisjoint(training):
+            training["evaluate_every"] = AT_THE_END
+        spec = task if isinstance(task, Mapping) else {"name": task}
+        found[name] = Setup(name, spec, variant.model, training, judged)
+    return found
+
+
 @final
 @dataclass(frozen=True)
 class Run:
@@ -110,24 +122,12 @@ class Run:
 @final
 @dataclass
 class Runs:
-    """Make runs of set-ups, and remember what each reached: in this folder, for good.
+    """Make runs of set-ups, and remember what each reached: in this folder, for good."""
 
-    Parameters
-    ----------
-    folder : Path
-        Where runs lie, each in a folder of its own.
-    executor : Executor
-        What computes them.
-    on_run : callable
-        Told of every run that ends.
-    device : str
-        ``cpu`` or ``cuda``.
-    """
-
-    folder: Path
-    executor: Executor
-    on_run: OnRun
-    device: str = "cpu"
+    folder: Path  # where runs lie, each in a folder of its own
+    executor: Executor  # what computes them
+    on_run: OnRun  # told of every run that ends
+    device: str = "cpu"  # or "cuda"
     _known: dict[tuple[str, int], Run] = field(default_factory=dict)  # by key of the set-up, and seed
     _made_s: float = 0.0  # how long the runs took that were made here
     _made_steps: int = 0  # how many steps they had
@@ -143,6 +143,8 @@ class Runs:
             setup, seed = todo[number]
             if message["kind"] in ("failed", "broken"):
                 errors[number] = message["error"]
+            if message["kind"] == "finished":  # with what is read off its curve, such as the loss in training
+                message = {**message, "metrics": {**message["metrics"], **self._read(setup, seed, "").metrics}}
             if message["kind"] in ("finished", "failed", "broken"):
                 self.on_run(setup.name, seed, message)
 

@@ -223,6 +223,11 @@ class Classify:
         return tuple(floors)
 
     @property
+    def answers(self) -> Mapping[str, int]:
+        """By held-out part, how many answers its accuracy is the share of."""
+        return {part: len(self._items.parts[part]) for part in self.parts}
+
+    @property
     def overlaps(self) -> Mapping[str, float]:
         """By held-out part, the fraction of its inputs that are among the training inputs."""
         return self._items.copied

@@ -259,6 +259,11 @@ class Sequences:
         ]  # fmt: skip
 
     @property
+    def answers(self) -> Mapping[str, int]:
+        """By held-out part, how many answers an accuracy is the share of, where an item has one."""
+        return {part: len(self._items.parts[part]) for part in self.parts} if self._of_classes and not self.each else {}
+
+    @property
     def overlaps(self) -> Mapping[str, float]:
         """By held-out part, the fraction of its inputs that are among the training inputs."""
         return self._items.copied

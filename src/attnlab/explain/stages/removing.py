@@ -37,45 +37,19 @@ Removed = tuple[Cause, Mapping[str, Change]]
 @final
 @dataclass
 class Removing:
-    """Remove causes from the set-ups of the variants that are explained.
+    """Remove causes from the set-ups of the variants that are explained."""
 
-    Parameters
-    ----------
-    measuring : Measuring
-        Measures what is explained.
-    base : mapping
-        The set-ups as they were, by variant.
-    tuned_by : Metric
-        What the search of a rate looks at.
-    tell : callable
-        Told of each thing that is found.
-    shares : list of Share
-        What each cause carries that was removed, in this order.
-    applied : list of Removed
-        How each of them was removed.
-    without_effect : list of str
-        What was removed and changed nothing that is decided.
-    undecided : mapping
-        What of these seemed to carry much, with what it may carry.
-    not_tried : list of str
-        What there was no time for.
-    nearest : (str, float), optional
-        Without which cause, alone, runs came nearest to what was expected, and what they gave.
-    begun : float, optional
-        How far the number lay from what was expected before anything was removed.
-    """
-
-    measuring: Measuring
-    base: Mapping[str, Setup]
-    tuned_by: Metric
-    tell: Callable[[str], None]
-    shares: list[Share] = field(default_factory=list)
-    applied: list[Removed] = field(default_factory=list)
-    without_effect: list[str] = field(default_factory=list)
-    undecided: dict[str, Estimate] = field(default_factory=dict)
-    not_tried: list[str] = field(default_factory=list)
-    nearest: tuple[str, float] | None = None
-    begun: float | None = None
+    measuring: Measuring  # measures what is explained
+    base: Mapping[str, Setup]  # the set-ups as they were, by variant
+    tuned_by: Metric  # what the search of a rate looks at
+    tell: Callable[[str], None]  # told of each thing that is found
+    shares: list[Share] = field(default_factory=list)  # what each cause carries that was removed, in this order
+    applied: list[Removed] = field(default_factory=list)  # how each of them was removed
+    without_effect: list[str] = field(default_factory=list)  # what was removed and changed nothing that is decided
+    undecided: dict[str, Estimate] = field(default_factory=dict)  # what of these seemed to carry much, and how much
+    not_tried: list[str] = field(default_factory=list)  # what there was no time for
+    came: dict[str, Estimate] = field(default_factory=dict)  # what runs gave without each cause, as looked at last
+    begun: float | None = None  # how far the number lay from what was expected before anything was removed
 
     def carry(self, causes: Sequence[Cause]) -> None:
         """Remove causes, phase by phase; within one those that carry most first."""
@@ -114,7 +88,7 @@ class Removing:
         open_still = {n: one for n, one in alone.items() if one.runs > 1 and not one.excludes_zero}
         self.undecided |= {name: one for name, one in open_still.items() if one.mean / left > SEEMS_MUCH}
         self.without_effect += [name for name in alone if name not in helping and name not in self.undecided]
-        self.not_tried += [f"'{name}' (its runs did not finish, or not in time)" for name in tried if name not in alone]
+        self.not_tried += [f"'{name}' ({self._why_not(one)})" for name, one in tried.items() if name not in alone]
         for name, one in alone.items():
             sure = f"[{-one.high:.3g}, {-one.low:.3g}]" if one.runs > 1 else "in one run, and was left at that"
             self.tell(f"without '{name}': {-one.mean:+.3g} {sure}")
@@ -130,6 +104,13 @@ class Removing:
             first = len(self.applied) == begun
             cause, changes = tried[name]
             self._accept(cause, changes if first else self._changes(cause), alone[name], first=first)
+
+    def _why_not(self, one: Removed) -> str:
+        """Why there are no results without a cause: the error of a run, where one failed."""
+        runs, setups = self.measuring.runs, list(self._with([*self.applied, one]).values())
+        seeds = [seed for seed in self.measuring.seeds if runs.are_made(setups, [seed])]
+        errors = [run.error for made in runs.of(setups, seeds).values() for run in made.values() if run.error]
+        return f"its run failed: {errors[0]}" if errors else "its runs did not finish, or not in time"
 
     def _alone(self, tried: Mapping[str, Removed], left: float, least: float) -> dict[str, Estimate]:
         """What each cause changes by itself: with one seed, where that matters with all, with twice as many where open.
@@ -177,11 +158,15 @@ class Removing:
         """The number that is explained, by cause and seed, from runs made at one time."""
         self.measuring.runs.of([setup for these in setups.values() for setup in these.values()], seeds)
         found = {name: self.measuring.quantity(these, seeds) for name, these in setups.items()}
-        means = {name: mean.mean for name, values in found.items() if (mean := mean_of(values))}
-        came = [*means.items(), *([self.nearest] if self.nearest else [])]
-        expected = self.measuring.case.quantity.expected
-        self.nearest = min(came, key=lambda one: abs(one[1] - expected), default=None)
+        self.came |= {name: mean for name, values in found.items() if (mean := mean_of(values))}
         return found
+
+    @property
+    def nearest(self) -> tuple[str, Estimate] | None:
+        """Without which cause runs came nearest to what was expected, and what they gave; one run only for want."""
+        several = {name: one for name, one in self.came.items() if one.runs > 1} or self.came
+        expected = self.measuring.case.quantity.expected
+        return min(several.items(), key=lambda one: abs(one[1].mean - expected), default=None)
 
     def _accept(self, cause: Cause, changes: Mapping[str, Change] | None, alone: Estimate, *, first: bool) -> None:
         """Remove a cause for good, if it still carries something beside those before it in its phase."""
@@ -251,12 +236,7 @@ class Removing:
 
     def _with(self, applied: Sequence[Removed]) -> dict[str, Setup]:
         """The set-ups with causes removed, named after what was removed."""
-        changed = dict(self.base)
-        for cause, changes in applied:
-            for name, change in changes.items():
-                title = f"{changed[name].name}, {cause.name} removed"
-                changed[name] = replace(changed[name].changed(**change), name=title)
-        return changed
+        return without(self.base, applied)
 
     def cures(self, causes: Sequence[Cause]) -> list[Cause]:
         """The causes without any one of which runs finish that do not finish with it."""
@@ -271,9 +251,20 @@ class Removing:
                 cured.append(cause)
         return cured
 
-    def end(self) -> dict[int, float]:
-        """The number that is explained with all causes removed that carry it."""
-        return self.measuring.quantity(self._with(self.applied))
+    @property
+    def ended(self) -> dict[str, Setup]:
+        """The set-ups with all causes removed that carry something."""
+        return self._with(self.applied)
+
+
+def without(base: Mapping[str, Setup], applied: Sequence[Removed]) -> dict[str, Setup]:
+    """Set-ups with causes removed, named after what was removed."""
+    changed = dict(base)
+    for cause, changes in applied:
+        for name, change in changes.items():
+            title = f"{changed[name].name}, {cause.name} removed"
+            changed[name] = replace(changed[name].changed(**change), name=title)
+    return changed
 
 
 def _chosen(changes: Mapping[str, Change]) -> str:

@@ -1,0 +1,157 @@
+"""How many runs of how many steps fit the time, as is kept in the case's folder."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+from attnlab.core.errors import SpecError
+from attnlab.core.files import read_json, write_json
+from attnlab.explain.answer import HALF
+from attnlab.explain.causes.cause import OVERFITTING, Cause
+from attnlab.explain.causes.known import Known, setups_of
+from attnlab.explain.stages.knowing import Tell
+from attnlab.explain.stages.removing import FOLLOWED, MATTERS, without
+from attnlab.explain.stages.repeating import Held
+from attnlab.explain.stages.suspecting import OF_LENGTH
+from attnlab.explain.trials.effects import mean_of
+from attnlab.explain.trials.measuring import Measuring
+from attnlab.explain.trials.setups import Setup
+
+MOST_SEEDS, SEEDS = 5, 3
+"""Runs of every set-up: five where there is time, three else."""
+FEWEST_STEPS = 30
+"""Of a shortened run; fewer say nothing."""
+NEARLY = 0.8
+"""Part of the plan that fits the time, from which runs are not shortened: what is over is left out at the end."""
+AT_FIRST = 1 / 3
+"""Part of the time that runs of the case as it is may take before others are shortened."""
+ANOTHER = -1
+"""A seed of which no run is made."""
+
+
+@final
+@dataclass(frozen=True)
+class Pacing:
+    """Choose runs that fit the time."""
+
+    kept: Path  # the file of the case's folder that keeps what was chosen, beside what was found before training
+    minutes: float  # how long all may take
+    seeds: int | None  # runs of every set-up, where a person says how many
+    planned: Mapping[str, float]  # by variant the seconds of a run, as a few of its steps took
+    tell: Tell  # of the plan
+
+    def leaves_time(self, measuring: Measuring, known: Mapping[str, Known]) -> bool:
+        """Whether runs of the case as it is may be made first; one of each is made on the way."""
+        seen = setups_of(known, measuring.case.saw)
+        for seeds in (measuring.seeds[:1], measuring.seeds):  # one run tells better how long others take
+            needed = len(seeds) * sum(self._takes(measuring, setup) for setup in seen.values())
+            if not measuring.comparable or needed > AT_FIRST * measuring.seconds_left:
+                return False
+            measuring.runs.of(list(seen.values()), measuring.seeds[:1])
+        return True
+
+    def chosen(
+        self, measuring: Measuring, known: Mapping[str, Known], causes: Sequence[Cause], entire: Held
+    ) -> Measuring:
+        """It with the seeds, and the part of the steps, with which the plan fits the time."""
+        kept, asked = read_json(self.kept), [self.minutes, self.seeds]
+        if kept.get("plan", {}).get("asked") == asked:  # a command that goes on has the same runs
+            return replace(measuring, seeds=range(kept["plan"]["seeds"]), fraction=kept["plan"]["fraction"])
+        variants = measuring.case.quantity.variants
+        takes = {name: self._takes(measuring, one.setup) for name, one in known.items()}
+        explained = sum(takes[name] for name in variants)
+        beside = sum(takes[name] for name in measuring.case.saw if name not in variants)
+        seconds = measuring.seconds_left
+
+        seen = {name: known[name].setup for name in measuring.case.saw}
+
+        def cost(runs: int, causes: Sequence[Cause]) -> float:
+            made = sum(
+                takes[name] for name, one in seen.items() for n in range(runs) if measuring.runs.are_made([one], [n])
+            )
+            return runs * (explained + beside) - made + after(runs, causes)
+
+        def after(runs: int, causes: Sequence[Cause]) -> float:
+            return explained * (FOLLOWED * runs + sum(one.costs for one in causes))
+
+        runs = self.seeds or (MOST_SEEDS if cost(MOST_SEEDS, causes) <= seconds else SEEDS)
+        spared = [cause for cause in causes if cause.name not in OF_LENGTH]
+        shorten = seconds < NEARLY * cost(runs, spared) and not _wants_all_steps(measuring, known, causes, entire)
+        needed = runs * explained + after(runs, spared)  # shortened runs are not held against what was seen of others
+        fraction = min(NEARLY, seconds / needed) if shorten and needed else 1.0
+        shortest = min(one.setup.steps for one in known.values())
+        if fraction < 1 and shortest * fraction < FEWEST_STEPS:
+            used = self.minutes - seconds / 60
+            shortened = used + needed * min(1.0, FEWEST_STEPS / shortest) / 60
+            whole = used + cost(runs, causes) / 60
+            raise SpecError(
+                f"{self.minutes:g} minutes are too few: with {FEWEST_STEPS} steps a run the plan takes "
+                f"about {math.ceil(shortened)} min, with all {shortest} about {math.ceil(whole)} min"
+            )
+        write_json(self.kept, kept | {"plan": {"asked": asked, "seeds": runs, "fraction": fraction}})
+        part = "" if fraction == 1 else f", shortened to {fraction:.2g} of their steps"
+        most = min(cost(runs, causes) if fraction == 1 else needed * fraction, seconds) / 60
+        self.tell(f"plan: {runs} runs of every set-up{part}; about {most:.1f} minutes at most")
+        return replace(measuring, seeds=range(runs), fraction=fraction)
+
+    def leaves_time_after(self, measuring: Measuring, known: Mapping[str, Known], causes: Sequence[Cause]) -> bool:
+        """Whether causes may be removed with all steps, after runs that were shortened, in the time that is left."""
+        if measuring.fraction == 1:
+            return False
+        kept = read_json(self.kept)
+        if "with_all_steps" in kept["plan"]:  # a command that goes on has the same runs
+            return kept["plan"]["with_all_steps"]
+        explained = setups_of(known, measuring.case.quantity.variants).values()
+        seen = setups_of(known, measuring.case.saw).values()
+        again = sum(
+            self._takes(measuring, one)
+            for one in seen
+            for n in measuring.seeds
+            if not measuring.runs.are_made([one], [n])
+        )
+        removals = sum(len(measuring.seeds) - 1 + cause.costs for cause in causes)
+        removed = removals * sum(self._takes(measuring, one) for one in explained)
+        fits = again + removed <= measuring.seconds_left
+        write_json(self.kept, kept | {"plan": {**kept["plan"], "with_all_steps": fits}})
+        if fits:
+            self.tell("time is left: what seems to matter is removed with all steps")
+        return fits
+
+    def lengthened(self, measuring: Measuring, known: Mapping[str, Known]) -> Measuring:
+        """It with all steps after all, where a run with them has the surprise and a shorter one has none."""
+        quantity, first = measuring.case.quantity, measuring.seeds[:1]
+        base = setups_of(known, quantity.variants)
+        if measuring.fraction == 1 or not measuring.runs.are_made(list(base.values()), first):
+            return measuring
+        shorter = {name: measuring.shortened(setup) for name, setup in base.items()}
+        whole, part = (mean_of(measuring.quantity(some, first)) for some in (base, shorter))
+        shows = whole and part and quantity.surprises(whole.mean, HALF) and not quantity.surprises(part.mean, MATTERS)
+        if not shows:
+            return measuring
+        self.tell("shortened runs do not show what was seen: runs have all steps, as far as there is time")
+        kept = read_json(self.kept)
+        write_json(self.kept, kept | {"plan": {**kept["plan"], "fraction": 1.0}})
+        return replace(measuring, fraction=1.0)
+
+    def _takes(self, measuring: Measuring, setup: Setup) -> float:
+        """Seconds that one run of a variant takes: as runs before took, or as a few of its steps did."""
+        return measuring.runs.seconds_of([setup], [ANOTHER]) or self.planned[setup.name]
+
+
+def _wants_all_steps(measuring: Measuring, known: Mapping[str, Known], causes: Sequence[Cause], entire: Held) -> bool:
+    """Whether runs with all steps tell most already, or a quarter of them comes nearer to what was expected."""
+    if entire.found is None:
+        return False
+    quantity = measuring.case.quantity
+    if entire.otherwise or not quantity.surprises(entire.found.mean, MATTERS):
+        return True
+    toward, matters = math.copysign(1.0, quantity.distance), MATTERS * abs(quantity.distance)
+    for cause in (one for one in causes if one.name == OVERFITTING):
+        sooner = without(setups_of(known, quantity.variants), [(cause, cause.changes)])
+        once = mean_of(measuring.quantity(sooner, measuring.seeds[:1]))
+        return once is not None and (entire.found.mean - once.mean) * toward > matters
+    return False

@@ -1,0 +1,148 @@
+"""Does it come again? What runs of a case as it was called give, and what else gives what was seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import final
+
+from attnlab.explain.answer import Again
+from attnlab.explain.causes.candidates import swapped
+from attnlab.explain.causes.known import Known, setups_of
+from attnlab.explain.metrics import IN_TRAINING, metrics_of
+from attnlab.explain.possible import Impossible, leaks, readings, ways
+from attnlab.explain.stages.knowing import Tell
+from attnlab.explain.trials.effects import ERROR, Estimate, Values, mean_of, within_noise
+from attnlab.explain.trials.measuring import Measuring
+from attnlab.explain.trials.setups import Setup
+
+NEAR = 0.15
+"""Part of what a number lies off the runs of its case that it may lie off them in another unit."""
+
+
+@final
+@dataclass(frozen=True)
+class Held:
+    """Hold what runs of a case with all of its steps say of what was seen."""
+
+    found: Estimate | None = None  # the number that is explained
+    noise: bool | None = None  # whether what was seen lies within their noise; None where nothing says
+    otherwise: Again | None = None  # what it is within that is not
+    again: tuple[Again, ...] = ()  # every number that was seen
+
+
+def as_called(measuring: Measuring, known: Mapping[str, Known], tell: Tell) -> dict[str, Known]:
+    """Variants as the person called them, where nobody says in which layout: in the one that comes nearer.
+
+    A module that reads the batch as time, but for the layout in which it does not, may have been called in either.
+    """
+    called = dict(known)
+    for name, one in known.items():
+        open_still = one.as_meant is None and any(each.layout_in_question for each in one.examined)
+        # shortened runs do not tell which layout it was given
+        if not open_still or name not in measuring.case.saw or not measuring.comparable:
+            continue
+        literal = replace(one.setup.changed(model=swapped(one)), name=f"{name}, given (batch, length, d_model)")
+        metric, seen = next(iter(measuring.case.saw[name].items()))
+        runs = measuring.runs.of([one.setup, literal], measuring.seeds[:1])
+        meant, said = (runs[each.name][0].metrics.get(metric, math.inf) for each in (one.setup, literal))
+        tell(f"'{name}': {metric} {said:.4g} given (batch, length, d_model), {meant:.4g} given the other layout")
+        if abs(said - seen) < abs(meant - seen):
+            as_meant = {"mixer": one.model["mixer"]}
+            called[name] = replace(one, setup=replace(literal, name=name), as_meant=as_meant)
+    return called
+
+
+def seen_again(measuring: Measuring, known: Mapping[str, Known]) -> tuple[tuple[Again, ...], str]:
+    """Every number that was seen, in runs of the set-up as it was; and why runs did not finish.
+
+    Shortened runs are not held against what was seen, and only those of the explained variants are made.
+    """
+    case = measuring.case
+    explained = case.saw if measuring.fraction == 1 else case.quantity.variants
+    seen = setups_of(known, [name for name in case.saw if name in explained])
+    runs = measuring.runs.of(list(seen.values()), measuring.seeds)
+    error = ERROR / sum(map(len, case.saw.values()))
+    found, errors = [], []
+    for name, setup in seen.items():
+        errors += [run.error for run in runs[name].values() if run.error]
+        metrics = metrics_of(known[name].task)
+        for metric, value in case.saw[name].items():
+            values = measuring.values({name: setup}, metrics[metric])[name]
+            if estimate := mean_of(values):
+                within = within_noise([values], value, case.runs, error=error) if measuring.comparable else None
+                found.append(Again(name, metric, value, estimate, within))
+    return tuple(found), errors[0] if errors else ""
+
+
+def with_all_seeds(measuring: Measuring, known: Mapping[str, Known], ended: Sequence[Setup]) -> Measuring:
+    """It with the runs made to decide what a cause carries, where what was seen and what it ended with have them."""
+    twice = range(2 * len(measuring.seeds))
+    made = measuring.runs.are_made([*setups_of(known, measuring.case.saw).values(), *ended], twice)
+    return replace(measuring, seeds=twice) if made else measuring
+
+
+def held_as_made(measuring: Measuring, known: Mapping[str, Known]) -> Held:
+    """What was seen, held against one run with all steps, where it was made before others were shortened."""
+    once = replace(measuring, seeds=measuring.seeds[:1], fraction=1.0)
+    made = once.comparable and once.runs.are_made(list(setups_of(known, once.case.saw).values()), once.seeds)
+    return held(once, known) if made else Held()
+
+
+def held(measuring: Measuring, known: Mapping[str, Known]) -> Held:
+    """What was seen, held against runs of its size and steps."""
+    quantity, base = measuring.case.quantity, setups_of(known, measuring.case.quantity.variants)
+    again, _ = seen_again(measuring, known)
+    values = list(measuring.values(base, quantity.metric).values())
+    noise = within_noise(values, quantity.seen, measuring.case.runs)
+    otherwise = _otherwise(measuring, known[quantity.variant]) if noise is False else None
+    return Held(mean_of(measuring.quantity(base)), noise, otherwise, again)
+
+
+def _otherwise(measuring: Measuring, known: Known) -> Again | None:
+    """What a number outside the noise of runs is within: the first of what they give read otherwise, or leaking."""
+    quantity = measuring.case.quantity
+    found = measuring.values({known.setup.name: known.setup}, quantity.metric)[known.setup.name]
+    others = list(_others(measuring, known, found))
+    for title, values in () if quantity.beside else others:
+        estimate, usual = mean_of(values), mean_of(found)
+        if not (estimate and usual and within_noise([values], quantity.seen, measuring.case.runs)):
+            continue
+        if abs(quantity.seen - estimate.mean) <= NEAR * abs(quantity.seen - usual.mean):
+            return Again(title, quantity.metric.name, quantity.seen, estimate, True)
+    return None
+
+
+def _others(measuring: Measuring, known: Known, found: Values) -> Iterator[tuple[str, Values]]:
+    """Yield what runs give read otherwise, or in training, or of a leaking split where they do worse than was seen."""
+    quantity, name = measuring.case.quantity, known.setup.name
+    for title, read in readings(quantity.metric, known.task):
+        yield title, {seed: read(value) for seed, value in found.items()}
+    for trained in (one for one in metrics_of(known.task).values() if one.name in IN_TRAINING):
+        if quantity.metric.unit == trained.unit and quantity.metric.name not in IN_TRAINING:
+            kind = trained.name.removeprefix("train_")
+            reached = measuring.values({name: known.setup}, trained)[name]
+            yield f"the {kind} in training for that of held-out data", reached
+    if all(quantity.metric.improves(quantity.seen, value) for value in found.values()):
+        leaking = leaks(known.setup)
+        if leaking and not measuring.late(leaking):
+            yield from measuring.values({one.name: one for one in leaking}, quantity.metric).items()
+
+
+def made_otherwise(
+    measuring: Measuring, known: Mapping[str, Known], impossibles: Sequence[Impossible], tell: Tell
+) -> tuple[tuple[Again, ...], list[str]]:
+    """What other set-ups give for the numbers that cannot be, one run each; and what there was no time for."""
+    found, not_tried, first = [], [], measuring.seeds[:1]
+    for one in (one for one in impossibles if one.kind != "unlearned"):
+        others = ways(known[one.variant].setup, one)
+        if not others or measuring.late(others, first):
+            not_tried += [f"{setup.name} (no time)" for setup in others]
+            continue
+        metric = metrics_of(known[one.variant].task)[one.metric]
+        for name, values in measuring.values({setup.name: setup for setup in others}, metric, first).items():
+            if math.isfinite(value := values[0]):
+                found.append(Again(name, one.metric, one.value, Estimate(value, -math.inf, math.inf, 1), None))
+                tell(f"made: {name}: {one.metric} {value:.4g} (seen {one.value:.4g})")
+    return tuple(found), not_tried
