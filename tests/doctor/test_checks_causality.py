@@ -230,6 +230,17 @@ def test_a_mask_argument_that_holds_is_left_in_peace(causal):
         assert not found(module, masks=(mask,), causal=causal, causal_means="mask")
 
 
+class Padded(nn.Module):
+    """A convolution, padded on both sides, before attention whose mask is right."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.attention = nn.Conv1d(D, D, 3, padding=1), Causal()
+
+    def forward(self, x, mask=None):
+        return self.attention(x + self.conv(x.mT).mT)
+
+
 @pytest.mark.parametrize(
     ("module", "words"),
     [
@@ -240,13 +251,15 @@ def test_a_mask_argument_that_holds_is_left_in_peace(causal):
         (Weak(), "damped"),
         (OneSample(), "wrong batch axis"),
         (BackshiftedWithoutNan(), "the first position"),
-        (Convolution(ahead=1), "sees the next one"),
+        (Convolution(ahead=1), "sees the next one."),
         (Convolution(ahead=2), "up to 2 later ones"),
         (Multiplied(), "later"),
         (OneHead(), "later"),
-        (Recurrent(bidirectional=True), "later"),
+        (Recurrent(bidirectional=True), "later ones, through `rnn` alone."),
         (Nudged(), "damped"),
-        (Block(Shifted()), "sees the next one"),
+        (Block(Shifted()), "sees the next one: the mask is off by one"),
+        (Padded(), "sees the next one, through `conv` alone."),
+        (nn.Sequential(Padded(), Padded()), "up to 2 later ones, through `0.conv`, `1.conv` alone."),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
@@ -254,6 +267,8 @@ def test_leaks_are_found_and_told_apart(module, words):
     finding = only_error(module, causal=True, causal_by="its name")
     assert words in finding.message
     assert "by its name" in finding.message
+    by_weights = any(isinstance(part, Attention) for part in module.modules()) and "conv" not in finding.message
+    assert ("softmax" in finding.remedy) == (by_weights and not isinstance(module, Nudged))
 
 
 @pytest.mark.parametrize(

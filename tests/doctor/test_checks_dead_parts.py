@@ -220,8 +220,14 @@ def test_detached_statistics_are_constants_on_purpose():
             return super().forward((x - mean) / spread) * spread + mean
 
     text = "def f(x):\n    mean, spread = x.mean(1).detach(), (x.var(1) + 1e-5).sqrt().detach()"
-    assert found(Normalized(), text=text) == []
+    assert found(Normalized(), text=f"{text}\n    count = int(missing.sum().item())") == []
     assert severities(found(Normalized(), text=f"{text}\n    return x.detach()")) == ["error"]
+
+    class Rounded(Normalized):
+        def forward(self, x):
+            return super().forward(x + torch.tensor(x.tolist(), dtype=x.dtype))
+
+    assert severities(found(Rounded(), text=text)) == ["error"]
 
 
 class DeadHead(Split):

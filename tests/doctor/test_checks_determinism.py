@@ -384,7 +384,17 @@ def test_traces_are_found(module, words):
     assert any(words in finding.message for finding in errors)
 
 
+class SeesItself(Attention):
+    """Lets every position see itself, in the mask of who calls."""
+
+    def forward(self, x, mask=None):
+        if mask is not None:
+            mask.diagonal(dim1=-2, dim2=-1)[:] = False
+        return super().forward(x)
+
+
 def test_a_mask_that_is_written_to_is_found():
+    assert any("(`mask`)" in finding.message for finding in found(SeesItself(), masks=(PAIRS,)))
     for mask in (PAIRS, KEYS):
         assert any("(`mask`)" in finding.message for finding in found(InPlaceMask(), masks=(mask,)))
 

@@ -125,6 +125,11 @@ class PlainNumber(Attention):
         return x * self.factor
 
 
+class FilledWithANumber(PlainNumber):
+    def add(self, x):
+        return x.masked_fill(x > 2, self.factor)
+
+
 class PlainAxisOfOne(PlainNumber):
     def __init__(self):
         super().__init__()
@@ -257,8 +262,8 @@ class Rounded(Attention):
 
 
 RIGHT = [
-    Attention, MaskMoved, Buffered, PlainMoved, PlainNumber, IndexOnTheCpu, KeepsItsMaskWithCare, SameFormat,
-    LooksAtNumbers, Rounded, Routes, Lists, ThroughNumpyWithCare,
+    Attention, MaskMoved, Buffered, PlainMoved, PlainNumber, FilledWithANumber, IndexOnTheCpu, KeepsItsMaskWithCare,
+    SameFormat, LooksAtNumbers, Rounded, Routes, Lists, ThroughNumpyWithCare,
 ]  # fmt: skip
 LEFT_BEHIND = [
     MaskOnTheCpu, MaskFromNumpy, Plain, PlainInAList, PlainAxisOfOne, PositionsOnTheCpu, ResultOnTheCpu, ThroughNumpy,

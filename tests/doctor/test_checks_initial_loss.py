@@ -82,6 +82,16 @@ def test_probabilities_are_no_logits():
     assert f"below {lowest:.2f} nats" in error.evidence
 
 
+@pytest.mark.parametrize("written", ["logits", "losses"])
+def test_probabilities_in_evaluation_alone_are_what_is_written_with(written):
+    class Writes(nn.Module):
+        def forward(self, x):
+            of_training = x if written == "logits" else x.mean()
+            return of_training if self.training else x.softmax(-1)
+
+    assert findings(Model(last=Writes())) == []
+
+
 def test_declared_probabilities_are_a_matter_of_set_up():
     class Declared(Model):
         """Returns the probabilities of the next token."""

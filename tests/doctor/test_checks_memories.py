@@ -118,6 +118,31 @@ def test_an_argument_that_is_never_read_is_not_missed():
     assert list(check_dead_parts(examine(ForTheInterface(), text="", arguments=arguments))) == []
 
 
+class Chosen(Cross):
+    def __init__(self, alone):
+        super().__init__()
+        self.alone = alone
+
+    def forward(self, x, memory):
+        if self.alone:
+            return super().forward(x, x)
+        return super().forward(x, memory if not self.alone else x)
+
+
+class ChosenByItsInput(Chosen):
+    def forward(self, x, memory):
+        if self.alone and x.size(1) > 1:
+            return super().forward(x, x)
+        return super().forward(x, memory)
+
+
+def test_an_argument_that_it_was_built_not_to_read_is_not_missed():
+    arguments = (Argument("x", "x"), Argument("memory", "x"))
+    assert list(check_dead_parts(examine(Chosen(alone=True), arguments=arguments))) == []
+    (found,) = check_dead_parts(examine(ChosenByItsInput(alone=True), arguments=arguments))
+    assert "`memory`" in found.message
+
+
 def test_an_output_as_wide_as_it_is_long_is_a_result():
     exam = examine(Cross())
     square = exam.relying_on(replace(exam.convention, length=D))

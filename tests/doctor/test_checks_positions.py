@@ -175,6 +175,26 @@ def test_tables(name, causal):
     assert all(words in message for message in messages)
 
 
+class ReadsNothing(nn.Module):
+    """The answer is that of a vector before the input, which sees itself alone."""
+
+    def __init__(self, sees):
+        super().__init__()
+        torch.manual_seed(19)
+        self.first, self.pos = nn.Parameter(torch.randn(1, 1, D)), nn.Parameter(torch.randn(1, 64, D))
+        self.attention, self.sees = Scored(causal=not sees), sees
+
+    def forward(self, x):
+        x = torch.cat([self.first.expand(len(x), -1, -1), x], 1)
+        return self.attention(x + self.pos[:, : x.shape[1]])[:, 0]
+
+
+def test_where_nothing_of_the_input_is_seen_nothing_is_said_of_positions():
+    assert found(ReadsNothing(sees=False), pooled=True) == []
+    (finding,) = found(ReadsNothing(sees=True), pooled=True)
+    assert finding.severity == "info"
+
+
 class Buffered(nn.Module):
     def __init__(self, use=True):
         super().__init__()

@@ -8,6 +8,7 @@ from torch import nn
 
 from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.loading.loading import load
+from attnlab.strangers.patient import Patient
 from attnlab.strangers.said.layout import layout_said, sizes_said
 from attnlab.strangers.said.masks import meaning_of
 
@@ -160,3 +161,22 @@ class OfEight(nn.Module):
 
 def test_a_limit_of_few_positions_is_not_the_length_of_the_examination():
     assert interview(load(OfEight)).length == 7
+
+
+class DropsByAMask(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.score, self.deep = nn.Linear(16, 1), True
+
+    def forward(self, x, mask, other_mask):
+        if self.training:
+            x = x * mask
+        kept = x if self.deep else x.masked_fill(other_mask, 0.0)
+        return (self.score(x).softmax(1) * kept).sum(1)
+
+
+def test_a_mask_that_training_alone_reads_is_a_factor_and_hides_nothing():
+    convention = interview(Patient("it", DropsByAMask(), None, {}, "", ""))
+    given = {one.parameter: one.value for one in convention.arguments if one.source == "constant"}
+    assert (given, convention.masks) == ({"mask": 1.0, "other_mask": 1.0}, ())
+    convention.call(DropsByAMask().train(), torch.randn(3, 7, 16))

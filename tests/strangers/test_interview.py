@@ -257,6 +257,15 @@ def test_a_flag_that_makes_it_causal_is_found(tmp_path, flag):
     assert (convention.flag, convention.causal_means) == (name, "flag")
 
 
+@pytest.mark.parametrize("hidden", ["i > i[:, None] + 2", "i < i[:, None]"])
+def test_a_flag_that_asks_to_be_causal_means_it_where_the_mask_is_wrong(tmp_path, hidden):
+    mask = "i = torch.arange(s.size(1)); s = s.masked_fill(({}) & {}, float('-inf'))"
+    convention = asked(tmp_path, one_head("x, causal=False", mask=mask.format(hidden, "causal")))
+    assert (convention.causal, convention.causal_means, convention.flag) == (True, "flag", "causal")
+    other = asked(tmp_path, one_head("x, use_mask=False", mask=mask.format(hidden, "use_mask")))
+    assert other.causal is not True
+
+
 def test_a_mask_that_makes_it_causal_is_found(tmp_path):
     mask = "if mask is not None: s = s.masked_fill(mask, float('-inf'))"
     convention = asked(tmp_path, one_head("x, mask=None", mask=mask, name="GPTAttention"), "GPTAttention")

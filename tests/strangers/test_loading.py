@@ -234,6 +234,14 @@ def test_what_is_dropped_of_patches_is_a_share_and_layers_are_few(tmp_path):
     assert (module.drop.p, len(module.layers)) == (0.1, 2)
 
 
+def test_code_says_what_is_taken_apart_and_an_annotation_does_not(tmp_path):
+    text = (
+        "class Mine(nn.Module):\n    def __init__(self, dim: int, window_size: int):\n"
+        "        super().__init__()\n        self.map = nn.Linear(dim, window_size[0] * window_size[1])\n"
+    )
+    assert load(f"{file(tmp_path, text)}:Mine").module.map.out_features == 16
+
+
 def test_small_parts_of_a_missing_library_of_vision_transformers_are_replaced_by_equals(tmp_path):
     text = (
         "from timm.models.layers import DropPath, FusedLayerNorm, Mlp, _private, to_2tuple, trunc_normal_\n\n"

@@ -44,6 +44,27 @@ def test_one_vector_asks_a_sequence_and_its_context_is_the_output():
     assert (convention.d_in, convention.pooled, convention.output) == (WIDTH, True, 1)
 
 
+class Mixture(nn.Module):
+    """A set of parts, each of a kind that an embedding adds to its features, and features of the whole."""
+
+    def __init__(self):
+        super().__init__()
+        self.kind, self.part = nn.Embedding(5, 8, padding_idx=0), nn.Linear(WIDTH + 8, WIDTH)
+        self.whole = nn.Linear(WIDTH + 4, 2)
+
+    def forward(self, x, kinds, of_all):
+        parts = self.part(torch.cat([x, self.kind(kinds)], -1))
+        mixed = nn.functional.scaled_dot_product_attention(parts, parts, parts).mean(1)
+        return self.whole(torch.cat([mixed, of_all], -1))
+
+
+def test_what_stands_beside_others_is_given_the_width_that_is_left():
+    convention = asked(Mixture())
+    given = {one.parameter: (one.source, one.value) for one in convention.arguments}
+    assert given == {"x": ("x", None), "kinds": ("segments", 1), "of_all": ("vector", 4)}
+    assert (convention.d_in, convention.pooled) == (WIDTH, True)
+
+
 class Trajectories(nn.Module):
     """A causal model of steps: what is left to get, what is seen, what is done, and when."""
 
@@ -74,6 +95,26 @@ def test_sequences_of_their_own_widths_are_told_by_what_fails():
         "t": ("positions of each", 0),
     }
     assert (convention.d_in, convention.d_out, convention.causal) == (STATE + 3, STATE, True)
+
+
+class OfAGraph(nn.Module):
+    """Attention over the neighbours of the nodes of one graph."""
+
+    def __init__(self):
+        super().__init__()
+        self.map, self.one, self.other = nn.Linear(WIDTH, STATE), nn.Linear(STATE, 1), nn.Linear(STATE, 1)
+
+    def forward(self, nodes, adjacency):
+        h = torch.mm(nodes, self.map.weight.T)
+        scores = nn.functional.leaky_relu(self.one(h) + self.other(h).T, 0.2)
+        return torch.where(adjacency > 0, scores, -1e9).softmax(1) @ h
+
+
+def test_nodes_of_a_graph_are_positions_of_one_sequence_and_its_edges_a_mask():
+    convention = asked(OfAGraph())
+    assert (convention.layout, convention.d_in, convention.d_out) == ("unbatched", WIDTH, STATE)
+    (mask,) = [mask for mask in convention.masks if mask.over == "pairs"]
+    assert (mask.parameter, mask.encoding, mask.obeyed) == ("adjacency", "bool, True = may attend", True)
 
 
 class Staged(nn.Module):

@@ -8,9 +8,11 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination, accepted_by
@@ -31,7 +33,7 @@ from attnlab.inspection.tape.attentions import attentions
 from attnlab.inspection.tape.tape import Tape
 from attnlab.strangers.calling.sources import OTHER_MEMORIES
 from attnlab.strangers.loading.mentions import SWITCHED, only_copied, use_of
-from attnlab.strangers.said.source import nodes_of, source_of_forward
+from attnlab.strangers.said.source import names_read, nodes_of
 from attnlab.strangers.said.topics import said_unused
 
 ID = "dead-parts"
@@ -216,8 +218,7 @@ def _unused_memory(exam: Examination) -> Iterator[Finding]:
     given = [one for one in exam.convention.arguments if not one.parameter.startswith("_")]
     memory = [one for one in given if one.source in OTHER_MEMORIES]
     inputs = [one for one in given if one.source == "x" and exam.convention.takes == "embeddings"]
-    nodes = nodes_of(source_of_forward(exam.patient.module))
-    read = {node.id for node in nodes if isinstance(node, ast.Name)}  # others may be there for the interface's sake
+    read = names_read(exam.patient.module)  # others may be there for the interface's sake
     for asked in [memory, *([one] for one in inputs if len(inputs) > 1 and one.parameter in read)]:
         change = influence_beside(exam, asked) if asked else math.inf
         if change <= exam.tolerance:
@@ -366,7 +367,7 @@ def _cut_input(exam: Examination) -> Iterator[Finding]:
     """An error where the source says how the graph is cut, or nothing at all gets through."""
     slopes = wrong_slopes(exam)
     lost = not any(claimed for claimed, _ in slopes)
-    if slopes and (lost or _cuts(exam.patient.text)):
+    if slopes and (lost or _cuts(exam)):
         evidence = "slope of the output in a random direction by gradient and by finite difference: " + ", ".join(
             f"{claimed:.3g} against {true:.3g}" for claimed, true in slopes
         )
@@ -374,12 +375,24 @@ def _cut_input(exam: Examination) -> Iterator[Finding]:
         yield from exam.as_meant([finding], "stopped gradients")
 
 
-def _cuts(text: str) -> bool:
+def _cuts(exam: Examination) -> bool:
     """Whether code cuts the graph, but for statistics that it detaches."""
-    nodes = nodes_of(text)
+    nodes = nodes_of(exam.patient.text)
     detached = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr.startswith("detach")]
-    unread = not nodes and ".detach" in text
-    return bool(_CUTS.search(text)) or unread or any(not _of_many(node.value) for node in detached)
+    if detached and all(_of_many(node.value) for node in detached):
+        with _Attached():
+            return bool(wrong_slopes(exam))  # by something else
+    unread = not nodes and ".detach" in exam.patient.text
+    return bool(detached or unread or _CUTS.search(exam.patient.text))
+
+
+@final
+class _Attached(TorchFunctionMode):
+    """Let nothing detach a tensor."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None) -> Any:
+        del types
+        return args[0] if func is Tensor.detach else func(*args, **(kwargs or {}))
 
 
 def _of_many(node: ast.AST) -> bool:

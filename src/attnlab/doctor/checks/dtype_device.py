@@ -269,6 +269,8 @@ class _Meetings(TorchDispatchMode):
             return args[0]
         if name == "_to_copy" and args[0].is_meta and _to_cpu(named):
             return torch.zeros(args[0].shape, dtype=named.get("dtype") or args[0].dtype)
+        if name.startswith("masked_fill") and isinstance(args[2], Tensor):  # one number, which any device takes
+            args = (*args[:2], args[2].to(args[0].device))
         return func(*args, **named)
 
 

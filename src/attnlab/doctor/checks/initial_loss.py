@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor, nn
 
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination, wake
 from attnlab.doctor.findings import Finding, FindingText
 from attnlab.strangers.said.topics import declared
@@ -70,7 +71,9 @@ def check_initial_loss(exam: Examination) -> Iterator[Finding]:
     if not bool(logits.isfinite().all()):
         share = 1 - logits.isfinite().double().mean().item()
         found, evidence = "not finite", f"{share:.1%} of the outputs are NaN or infinite on random tokens"
-    elif bool((logits >= 0).all()) and bool(((logits.sum(-1) - 1).abs() < SUMS_TO_ONE).all()):
+    elif _are_probabilities(logits):
+        if not _trains_on_probabilities(exam, x):
+            return
         meant = declared(exam.patient.said, "probabilities")
         found = "probabilities that are meant" if meant else "probabilities"
         evidence = _of_probabilities(logits, targets)
@@ -79,6 +82,18 @@ def check_initial_loss(exam: Examination) -> Iterator[Finding]:
     else:
         found, evidence = _start(logits, targets, module)
     yield TEXTS[found].finding(CHECK, evidence)
+
+
+def _are_probabilities(output: Tensor) -> bool:
+    return bool((output >= 0).all()) and bool(((output.sum(-1) - 1).abs() < SUMS_TO_ONE).all())
+
+
+def _trains_on_probabilities(exam: Examination, x: Tensor) -> bool:
+    """Whether training mode returns probabilities too, and not what evaluation makes them of."""
+    try:
+        return _are_probabilities(exam.run(x, module=exam.copy(train=True)))
+    except ModuleError:  # something of another form
+        return False
 
 
 def _of_probabilities(output: Tensor, targets: Tensor) -> str:

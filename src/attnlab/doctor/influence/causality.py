@@ -13,15 +13,28 @@ from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.differences import LEAK, Leakage, deviation, largest
-from attnlab.doctor.influence.influence import Influence, influence, of_future, of_hidden, of_samples, some_cuts
+from attnlab.doctor.influence.influence import (
+    Influence,
+    influence,
+    of_calls,
+    of_future,
+    of_hidden,
+    of_samples,
+    some_cuts,
+)
 from attnlab.doctor.influence.logits import HUGE_LOGIT, LARGE_LOGIT, enlarging
 from attnlab.doctor.influence.masks import as_declared
 from attnlab.doctor.influence.steady import is_steady, same_course
+from attnlab.doctor.leaking_parts import parts_that_see_ahead, without_sight_ahead
 from attnlab.inspection.tape.attentions import attentions
 
 _ID = "causality"
 _MASK = "before the softmax: `scores.masked_fill(torch.ones(T, T, dtype=torch.bool).triu(1), float('-inf'))`"
 _REMEDY = f"hide all later positions {_MASK}, with T taken from the input"
+_EARLIER = (
+    "let what mixes positions see earlier ones alone: pad a convolution on the left, `F.pad(x, (dilation * (kernel_size"
+    " - 1), 0))` with the length last and no padding of its own, and run a recurrent layer forward only"
+)
 _VASWANI = "Vaswani 2017, arXiv:1706.03762, section 3.2.3: illegal connections are set to -inf before the softmax"
 _FINITE = "karpathy/minGPT#75: a finite mask value lets the future in once logits are large"
 _ACCEPT = "; if it is meant, accept it (--accept causality)"
@@ -39,10 +52,16 @@ _LEAKS = "the future leaks {condition}, though not for ordinary inputs in evalua
 
 TEXTS: Mapping[str, FindingText] = {
     "leak": FindingText("error", "it is {declared}, but {pattern}.", "{remedy}", _VASWANI),
+    "leak of parts": FindingText(
+        "error",
+        "it is {declared}, but {pattern}, through {parts} alone.",
+        _EARLIER,
+        "van den Oord 2016, arXiv:1609.03499, section 2.1 (causal convolutions)",
+    ),
     "leak behind the last position": FindingText(
         "error",
         "it is {declared}, but {pattern}; so it is in what `{part}` returns, of which the output is a part.",
-        _REMEDY,
+        "{remedy}",
         _VASWANI,
     ),
     "leak in a prefix": FindingText(
@@ -165,8 +184,21 @@ def _leak(exam: Examination, seen: Influence) -> Finding:
     prefix = seen.blocks[0] if len(seen.blocks) == 1 else range(0)
     if prefix and prefix[0] == 0 and convention.causal_by != "--causal":
         return TEXTS["leak in a prefix"].finding(_ID, evidence, {"declared": declared, "last": prefix[-1]})
-    words = {"declared": declared, "pattern": _pattern(seen), "remedy": _remedy(exam)}
-    return TEXTS["leak"].finding(_ID, evidence, words)
+    parts = () if _weight_ahead(exam, causal=None) else _leaking_parts(exam)
+    words = {"declared": declared, "pattern": _pattern(exam, seen), "remedy": _remedy(exam)}
+    words["parts"] = ", ".join(f"`{name}`" for name in parts)
+    return TEXTS["leak of parts" if parts else "leak"].finding(_ID, evidence, words)
+
+
+def _leaking_parts(exam: Examination) -> tuple[str, ...]:
+    """The submodules that see later positions by themselves; none where a leak is left without that."""
+    names = parts_that_see_ahead(exam)
+    module = without_sight_ahead(exam, names)
+    try:
+        left = bool(names) and of_calls(exam, lambda x: exam.run(x, module=module), exam.inputs()).ahead.any()
+    except (ModuleError, RuntimeError):
+        return ()
+    return () if left else tuple(names)
 
 
 def _behind_the_last_position(exam: Examination) -> Iterator[Finding]:
@@ -180,7 +212,7 @@ def _behind_the_last_position(exam: Examination) -> Iterator[Finding]:
     if seen is not None and seen.ahead.any() and not seen.blocks:
         evidence = f"influence of later positions {seen.mean(ahead=True):.2g}, of earlier ones"
         evidence += f" {seen.mean(ahead=False):.2g} (mean change of a position when one is replaced)"
-        words = {"declared": _declared(exam), "pattern": _pattern(seen), "part": part}
+        words = {"declared": _declared(exam), "pattern": _pattern(exam, seen), "part": part, "remedy": _remedy(exam)}
         yield TEXTS["leak behind the last position"].finding(_ID, evidence, words)
 
 
@@ -191,31 +223,40 @@ def _declared(exam: Examination) -> str:
     return f"declared causal by {by}" if by else "meant to be causal"
 
 
-def _pattern(seen: Influence) -> str:
-    """Say what kind of leak it is."""
+def _pattern(exam: Examination, seen: Influence) -> str:
+    """Say what kind of leak it is, and what of a mask that is, where weights let it in."""
+    what, of_mask = _kind(seen)
+    return f"{what}{of_mask}" if _weight_ahead(exam, causal=None) else what
+
+
+def _kind(seen: Influence) -> tuple[str, str]:
     if not seen.past.any():
-        return "a position sees what comes after it and nothing that comes before: the mask is transposed"
+        return "a position sees what comes after it and nothing that comes before", ": the mask is transposed"
     if seen.clean_samples:
         clean = ", ".join(map(str, seen.clean_samples))
-        return f"the future is hidden in sample {clean} of the batch alone: the mask has a wrong batch axis"
+        return f"the future is hidden in sample {clean} of the batch alone", ": the mask has a wrong batch axis"
     if seen.rows_ahead == {0}:
-        return "the first position, which is left with nothing to see, sees everything"
+        return "the first position, which is left with nothing to see, sees everything", ""
     return _amount(seen)
 
 
-def _amount(seen: Influence) -> str:
+def _amount(seen: Influence) -> tuple[str, str]:
     """Say how much of the future is seen."""
     steps = seen.steps(seen.ahead)
     if steps == {1}:
-        return "each position sees the next one: the mask is off by one"
+        return "each position sees the next one", ": the mask is off by one"
     if max(steps) <= _NEAR:
-        return f"each position sees up to {max(steps)} later ones"
+        return f"each position sees up to {max(steps)} later ones", ""
     if seen.mean(ahead=True) < 0.5 * seen.mean(ahead=False):
-        return "later positions are damped instead of hidden (a weak mask, or a sum over all positions)"
-    return "positions see later ones as if there were no mask"
+        return "later positions are damped instead of hidden", " (a weak mask, or a sum over all positions)"
+    return "positions see later ones", " as if there were no mask"
 
 
 def _remedy(exam: Examination) -> str:
+    return _remedy_of_mask(exam) if _weight_ahead(exam, causal=None) else _EARLIER
+
+
+def _remedy_of_mask(exam: Examination) -> str:
     mask = exam.convention.pair_mask
     if exam.convention.causal_means == "mask" and mask is not None:
         return f"let `{mask.parameter}` hide what it blocks {_MASK}"
@@ -232,7 +273,7 @@ def _leak_under_a_condition(exam: Examination, under: list[_Leak]) -> Finding:
     evidence = "change of earlier positions when later ones are replaced, as a part of the change of those: "
     evidence += "; ".join(f"{leak.ratio:.2g} {leak.condition}" for leak in under[:4])
     evidence += f" (worst: {worst.ratio:.2g}, length {exam.convention.length})"
-    return TEXTS[kind].finding(_ID, evidence, {"condition": under[0].condition, "remedy": _remedy(exam)})
+    return TEXTS[kind].finding(_ID, evidence, {"condition": under[0].condition, "remedy": _remedy_of_mask(exam)})
 
 
 def _blind_to_itself(exam: Examination, seen: Influence) -> Iterator[Finding]:
@@ -474,7 +515,7 @@ def _mask_holds(exam: Examination, free: Influence) -> Iterator[Finding]:
         return  # it has no effect at all: mask-polarity says so
     evidence = ""
     if masked.ahead.any():
-        weight = _weight_ahead(exam)
+        weight = _weight_ahead(exam, causal=True)
         evidence = f"attention weights of up to {weight:.2g} on blocked positions" if weight else ""
     else:
         under = [leak for leak in _leaks(exam, causal=True) if leak.condition != _FAR_FETCHED]
@@ -486,10 +527,10 @@ def _mask_holds(exam: Examination, free: Influence) -> Iterator[Finding]:
         yield TEXTS["weak mask"].finding(_ID, f"{evidence} (length {exam.convention.length})", {"name": name})
 
 
-def _weight_ahead(exam: Examination) -> float:
-    """The largest attention weight above the diagonal under a causal mask; other paths may be free."""
-    weight = 0.0
-    for found in attentions(exam.tape(exam.inputs(), causal=True), exam.convention):
+def _weight_ahead(exam: Examination, *, causal: bool | None) -> float:
+    """The largest attention weight above the diagonal, maybe under a causal mask; other paths may be free."""
+    weight, tape = 0.0, exam.usual_tape if causal is None else exam.tape(exam.inputs(), causal=causal)
+    for found in attentions(tape, exam.convention):
         if found.weights.shape[-2:] == (exam.convention.length,) * 2:
             weight = max(weight, float(found.weights.nan_to_num().triu(1).abs().max()))
     return weight if weight > LEAK else 0.0

@@ -118,10 +118,10 @@ def influence(
 
 def _measured(exam: Examination, module: nn.Module, causal: bool | None, length: int | None) -> Influence:
     """The influence on what a module returns."""
-    return _of_calls(exam, lambda x: exam.run(x, module=module, causal=causal), exam.inputs(length=length))
+    return of_calls(exam, lambda x: exam.run(x, module=module, causal=causal), exam.inputs(length=length))
 
 
-def _of_calls(exam: Examination, call: Callable[[Tensor], Tensor], x: Tensor) -> Influence:
+def of_calls(exam: Examination, call: Callable[[Tensor], Tensor], x: Tensor) -> Influence:
     """The influence of each position, replaced in all samples at once, whatever makes the outputs."""
     before, again = call(x), call(x)
     moved = [call(exam.change(x, position)) for position in range(x.size(1))]
@@ -148,7 +148,7 @@ def of_hidden(exam: Examination) -> tuple[str, Influence] | None:
             raise ModuleError(f"`{name}` returns a vector for each position for some inputs alone")
         return output
 
-    return name, _of_calls(exam, hidden, x)
+    return name, of_calls(exam, hidden, x)
 
 
 def _by_position_in(call: ModuleCall, x: Tensor) -> Tensor | None:

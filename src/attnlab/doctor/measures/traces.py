@@ -62,7 +62,9 @@ def _call_with_masks(exam: Examination, module: nn.Module) -> None:
     if exam.convention.key_mask is not None:
         exam.run(x, module=module, **telling(exam, real_positions(lengths_of(x.size(1), BATCH), x.size(1))))
     if exam.convention.pair_mask is not None:
-        exam.run(x, module=module, allowed=torch.ones(x.size(0), x.size(1), x.size(1), dtype=torch.bool).tril())
+        others = ~torch.eye(x.size(1), dtype=torch.bool)  # hidden is what is most often written: itself, and the future
+        for allowed in (others, ~others | others.tril()):
+            exam.run(x, module=module, allowed=allowed.expand(x.size(0), -1, -1).clone())
 
 
 def _changed_parameters(exam: Examination) -> Iterator[Finding]:

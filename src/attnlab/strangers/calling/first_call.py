@@ -24,6 +24,7 @@ from attnlab.strangers.calling.roles import (
     Parameter,
     anything_for,
     calls_for,
+    of_graph,
     one_step,
     roles_of,
     seems_tokens,
@@ -391,6 +392,7 @@ def _attempts(
     split = sorted(SPLIT, key=lambda layout: said is None or layout != said.what)
     in_heads = dict.fromkeys([*([HEADS * d_head] if d_head else []), D_MODEL, *widths])
     plain, masked = ([call for call in calls if bool(call.masks) is given] for given in (False, True))
+    yield from _graphs(parameters, masked, wider[:1], usual)
     for some, at_usual in ((plain, False), (masked, True), (masked, False)):  # masks multiply the ways to call
         for layout, lengths in _places(patient, said, sizes):
             chosen = [length for length in lengths if length == usual] if at_usual else lengths
@@ -409,6 +411,15 @@ def _attempts(
     yield from (_of_numbers(call, length) for call, length in itertools.product(calls, others))
     for layout, width, of_vector, call in itertools.product(_USUAL[::-1], beside, widths, calls):
         yield from (_opening(each, "embeddings", width, usual, layout) for each in with_a_vector(call, of_vector))
+
+
+def _graphs(
+    parameters: Sequence[Parameter], masked: Sequence[Filling], widths: Sequence[int], length: int
+) -> Iterator[Convention]:
+    """Yield calls with the edges of a graph beside its nodes; mostly there is one graph at a time."""
+    asked = any(one.required and of_graph(one.name) for one in parameters)
+    for layout, width, call in itertools.product(("batch-first", "unbatched"), widths, masked if asked else ()):
+        yield _opening(call, "embeddings", width, length, layout)
 
 
 def _steps(

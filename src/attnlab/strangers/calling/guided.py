@@ -22,9 +22,10 @@ WANTS_WHOLE_NUMBERS = "'indices' to have one of the following scalar types"
 """What torch says of numbers with a fraction that are given to an embedding."""
 FOREIGN = re.compile(r"site-packages|[\\/]attnlab[\\/]")
 """Files of which no line says how far a person's module came."""
-_SEQUENCE, _PLACES, _NOTHING_BUT_0 = "another sequence", "positions of each", "segments"
+_SEQUENCE, _PLACES, _ALL_OF_A_KIND = "another sequence", "positions of each", "segments"
 _OTHERWISE = (_SEQUENCE, _PLACES, "vector", "one number each", "numbers")
 """What may be given to a parameter of which nothing is known, in turn."""
+_WIDE = (_SEQUENCE, "vector")
 _MOST_CHANGES = 30
 _NOT_GUIDED = ("mask", "key mask", "memory mask", "flag", "lengths")
 """Roles of parameters that are learned otherwise."""
@@ -88,36 +89,39 @@ def _of_the_widest(
 
 def _otherwise(given: Mapping[str, Argument], cause: BaseException, module: nn.Module) -> Argument | None:
     """What is given otherwise to the parameter that a failure names; None where it names none, or all was tried."""
-    name = _named(cause, given, module)
-    if name is None:
-        return None
-    one, text = given[name], str(cause)
+    named, text = _named(cause, given, module), str(cause)
     found = next((match for match in (each.search(text) for each in MISFITS) if match), None)
-    if found and one.source == _SEQUENCE and int(found["got"]) == one.value:
-        return replace(one, value=int(found["wanted"]))
+    wide = [given[name] for name in named if found and given[name].source in _WIDE]
+    if found and len(wide) == 1:  # others may stand beside it in what does not fit
+        width = (wide[0].value or D_MODEL) + int(found["wanted"]) - int(found["got"])
+        if 0 < width != wide[0].value:
+            return replace(wide[0], value=width)
+    if len(named) != 1:
+        return None
+    (name,) = named
+    one = given[name]
     if WANTS_WHOLE_NUMBERS in text and one.source != _PLACES:
         return Argument(name, _PLACES, value=0)
-    if "out of range" in text and one.source == _PLACES:
-        return Argument(name, _NOTHING_BUT_0, value=0)
+    if "out of range" in text and (one.source == _PLACES or one.value):
+        return Argument(name, _ALL_OF_A_KIND, value=int(one.source == _PLACES))  # 0 may be padding
     after = _OTHERWISE[_OTHERWISE.index(one.source) + 1 :] if one.source in _OTHERWISE else ()
     return Argument(name, after[0], value=0 if after[0] == _PLACES else None) if after else None
 
 
-def _named(cause: BaseException, given: Mapping[str, Argument], module: nn.Module) -> str | None:
-    """The parameter that stands in the statement that raised, by itself or as what was handed on; None if not one."""
+def _named(cause: BaseException, given: Mapping[str, Argument], module: nn.Module) -> set[str]:
+    """The parameters in the statement that raised, by themselves or as handed on: just one, if any frame has one."""
     raised = zip(traceback.walk_tb(cause.__traceback__), traceback.extract_tb(cause.__traceback__), strict=True)
     frames = [(frame, _words(part)) for (frame, _), part in raised if not FOREIGN.search(part.filename)]
     code = getattr(type(module).forward, "__code__", None)
     forward = next((frame for frame, _ in frames if frame.f_code is code), None)
     if forward is None:
-        return None
+        return set()
     tensors = {id(value): name for name in given if isinstance(value := forward.f_locals.get(name), Tensor)}
+    found = []
     for frame, words in reversed(frames):
         there = {tensors[id(frame.f_locals[word])] for word in words if id(frame.f_locals.get(word)) in tensors}
-        there |= words & {*given} if frame is forward else set()
-        if len(there) == 1:
-            return there.pop()
-    return None
+        found.append(there | (words & {*given} if frame is forward else set()))
+    return min(filter(None, found), key=len, default=set())
 
 
 def _words(raised: traceback.FrameSummary) -> set[str]:

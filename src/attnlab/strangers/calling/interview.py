@@ -24,7 +24,15 @@ from attnlab.strangers.calling.in_use import call_of
 from attnlab.strangers.calling.layouts import IMAGES, SPLIT
 from attnlab.strangers.calling.masking import ENCODINGS, SHAPES
 from attnlab.strangers.calling.masks_learned import with_masks, with_pad_token
-from attnlab.strangers.calling.roles import Filling, Parameter, calls_for, roles_of, seems_over_pairs, with_a_vector
+from attnlab.strangers.calling.roles import (
+    Filling,
+    Parameter,
+    asks_to_be_causal,
+    calls_for,
+    roles_of,
+    seems_over_pairs,
+    with_a_vector,
+)
 from attnlab.strangers.calling.sources import HANDED_ON, MEMORY_LENGTH, Argument
 from attnlab.strangers.calling.trial import NOTHING, Sight, Trial, influences, sight_of
 from attnlab.strangers.calling.widths import size_named
@@ -33,6 +41,7 @@ from attnlab.strangers.containment import quiet, wake
 from attnlab.strangers.patient import Patient, in_mode
 from attnlab.strangers.said.causality import CausalClaim, causal_said, keeps_triangle
 from attnlab.strangers.said.layout import layout_said
+from attnlab.strangers.said.source import names_read_otherwise
 from attnlab.strangers.texts import classes_of, text_of
 
 _PROBED = 130  # a length at which nearly every layer can be called in milliseconds
@@ -49,7 +58,8 @@ def interview(patient: Patient) -> Convention:
         wake(module)
         trial = Trial(module)
         found = call_of(trial, patient)
-        convention = found.convention
+        unread = names_read_otherwise(trial.module)
+        convention = _in_both_modes(found.convention, unread)
         if found.layout is None:
             convention = _in_clean_layout(trial, _in_seeing_layout(trial, convention), found.parameters)
         elif found.layout.in_passing and found.layout.what == convention.layout == "sequence-first":
@@ -62,7 +72,7 @@ def interview(patient: Patient) -> Convention:
         handed_on = {
             one.parameter for one in convention.arguments if one.source == HANDED_ON
         }  # with others that it fits
-        own = tuple(one for one in own if one.name not in handed_on)
+        own = tuple(one for one in own if one.name not in handed_on | unread)
         convention = with_masks(trial, convention, own, declared.mask)
         convention = with_pad_token(trial, convention, patient)
         convention = _with_causality(trial, convention, patient, found.parameters)
@@ -75,6 +85,16 @@ def interview(patient: Patient) -> Convention:
             layout_by="" if said is None else said.by,
         )
         return replace(convention, assumptions=assumptions_of(patient, convention, found))
+
+
+def _in_both_modes(convention: Convention, of_training: set[str]) -> Convention:
+    """The convention with a one for masks, or nothing, that training alone reads: dropout multiplies by them."""
+    absent = {one.parameter for one in convention.arguments if one.source == "constant" and one.value is None}
+    absent = (absent | {mask.parameter for mask in convention.masks}) & of_training
+    masks = tuple(mask for mask in convention.masks if mask.parameter not in absent)
+    given = (one for one in convention.arguments if one.parameter not in absent)
+    ones = (Argument(name, "constant", value=1.0) for name in sorted(absent))
+    return replace(convention, masks=masks, arguments=(*given, *ones))
 
 
 # Layout
@@ -115,6 +135,8 @@ def _asked_by_a_vector(trial: Trial, convention: Convention) -> Convention:
     flat = convention.layout == "unbatched" and sight_of(trial, convention) == "itself"
     if not flat and (convention.layout != "batch-first" or not _mixes_samples(trial, convention)):
         return convention
+    if not flat and _answers_each(trial, convention):
+        return convention
     for call in with_a_vector(Filling(convention.arguments), convention.d_in):
         other = replace(convention, layout="batch-first", arguments=call.arguments, masks=())
         with contextlib.suppress(ModuleError):
@@ -122,6 +144,15 @@ def _asked_by_a_vector(trial: Trial, convention: Convention) -> Convention:
             if not _mixes_samples(trial, found) and trial.reaction(found, slice(None)).max() > NOTHING:
                 return found
     return convention
+
+
+def _answers_each(trial: Trial, convention: Convention) -> bool:
+    """Whether it gives one vector for each position of the sequence that asks, however long the others are."""
+    asking, *others = convention.arguments or (None,)
+    if asking is None or asking.source != "x" or not any(one.source == "x" for one in others):
+        return False
+    told = (replace(one, source="memory") if one.source == "x" else one for one in others)
+    return trial.runs(replace(convention, arguments=(asking, *told), masks=()))
 
 
 def _with_targets(trial: Trial, convention: Convention, parameters: Sequence[Parameter]) -> Convention:
@@ -246,6 +277,8 @@ def _with_causality(
         meant, by = asked, "--causal" if asked else "--not-causal"
     elif claim is not None and not (claim.likely and ((claim.causal is False and behaves) or by_use)):
         meant, by = claim.causal, claim.by
+    elif means == "flag" and flag is not None and asks_to_be_causal(flag):
+        meant, by = True, f"the name of `{flag}`"
     else:
         meant, by = behaves, "" if behaves is None else "its behaviour"
     return replace(convention, causal=meant, causal_by=by, causal_means=means, flag=flag)
@@ -287,7 +320,20 @@ def _means(
         return "always", convention.flag
     if convention.pair_mask is not None:
         return "mask", convention.flag
-    return "nothing", convention.flag
+    asking = (one.name for one in parameters if one.role == "flag" and asks_to_be_causal(one.name))
+    hiding = next((flag for flag in asking if _hides(trial, replace(convention, flag=flag))), None)
+    return ("nothing", convention.flag) if hiding is None else ("flag", hiding)
+
+
+def _hides(trial: Trial, convention: Convention) -> bool:
+    """Whether its flag takes positions out of sight, though not those that follow, or not all of them."""
+    if convention.pooled or convention.length < 2:
+        return False
+    try:
+        off, on = (influences(trial, convention, causal=value) for value in (False, True))
+    except ModuleError:
+        return False
+    return bool(((off > NOTHING) & (on <= NOTHING)).any())
 
 
 def _kind_of(module: nn.Module, convention: Convention) -> Kind:

@@ -38,7 +38,7 @@ _PIECES: dict[str, str] = {
     "cache": "past cache cached kvcache prev incremental inference hx h0 mems",
     "segments": "segment segments type types",
     "source": "src source",
-    "target": "tgt trg target dec decoder",
+    "target": "tgt trg target dec decoder caption captions",
     "targets": "targets label labels gold",
     "query": "q xq query queries",
     "key or value": "k v xk xv key value keys values",
@@ -84,9 +84,8 @@ _WHOLE: dict[str, str] = {
 _STATES = frozenset(["hidden", "hid", "state", "cell", "h", "c", "s"])
 """Pieces of names of what a recurrence keeps from step to step."""
 
-_MASK_PIECES = frozenset(
-    ["m", "msk", "padding", "paddings", "pad", "visible", "allowed", "visibility", "keep", "real", "adj", "adjacency"]
-)
+_GRAPH = frozenset({"adj", "adjacency"})
+_MASK_PIECES = _GRAPH | {"m", "msk", "padding", "paddings", "pad", "visible", "allowed", "visibility", "keep", "real"}
 _BIASES = frozenset({"attn_bias", "attention_bias", "bias"})
 _PUT_OUT = frozenset(["output", "outputs", "out"])
 _INPUTS = frozenset(["input", "inputs", "ids", "tokens"])
@@ -153,7 +152,8 @@ def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
     for name, one in named.items():
         kinds = {type(one.default), hints.get(name), *get_args(hints.get(name))} & {bool, str}
         if kinds and not is_required(one) and roles[name] != "flag":
-            roles[name] = "flag" if kinds == {bool} and _asks(name) else "off"  # chosen, whatever its name
+            asks = kinds == {bool} and (name.lower() == "mask" or asks_to_be_causal(name))
+            roles[name] = "flag" if asks else "off"  # chosen, whatever its name
     source = source_of_forward(module)
     roles |= dict.fromkeys({name for name in switches(type(module)) if roles.get(name) == "mask"}, "flag")
     roles |= dict.fromkeys(_unused(source) & {*roles}, "off")
@@ -165,6 +165,11 @@ def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
         Parameter(n, roles[n], is_required(p), p.kind is p.KEYWORD_ONLY, apart.get(n), _nothing(hints.get(n)))
         for n, p in named.items()
     )
+
+
+def of_graph(name: str) -> bool:
+    """Whether the name of a mask says that it holds the edges of a graph."""
+    return bool({*_SPLIT.split(name.lower())} & _GRAPH)
 
 
 def handed_to(module: nn.Module) -> nn.Module | None:
@@ -187,9 +192,9 @@ def _handed_to(kind: type[nn.Module]) -> str:
     return "" if found is None else found[1]
 
 
-def _asks(name: str) -> bool:
-    """Whether the name of what is true or false asks for a mask of what comes later."""
-    return name.lower() == "mask" or bool({*_SPLIT.split(name.lower())} & {*_PIECES["flag"].split()})
+def asks_to_be_causal(name: str) -> bool:
+    """Whether the name of what is true or false says that nothing that comes later may be seen."""
+    return bool({*_SPLIT.split(name.lower())} & {*_PIECES["flag"].split()})
 
 
 def _nothing(hint: Any) -> Literal["first", "last"] | None:

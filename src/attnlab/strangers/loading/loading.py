@@ -20,10 +20,11 @@ from torch import Tensor, nn
 from attnlab.core.build import is_path, load_object, path_of
 from attnlab.core.errors import AttnlabError, ModuleError, SpecError
 from attnlab.core.own_files import BASES, EQUALS, USUAL, lent_in, raised_in, replaced_in
-from attnlab.strangers.loading.making import Maker, ways_to_build
+from attnlab.strangers.loading.making import Maker
 from attnlab.strangers.loading.repository import files_around
 from attnlab.strangers.loading.starts import start_as_library_does
 from attnlab.strangers.loading.values import settings_of
+from attnlab.strangers.loading.ways import ways_to_build
 from attnlab.strangers.patient import Patient, twin_of
 from attnlab.strangers.texts import classes_of, file_of, text_of
 

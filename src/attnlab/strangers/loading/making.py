@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
 import itertools
 import linecache
 import re
-import sys
 import traceback
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final, get_args, get_origin
 
@@ -36,9 +34,17 @@ from attnlab.core.constructors import (
     takes_any,
 )
 from attnlab.core.errors import AttnlabError, SpecError
-from attnlab.core.own_files import constants_of_script, is_own
-from attnlab.strangers.loading.callers import callers_of, literal_calls, watched
+from attnlab.core.own_files import constants_of_script
+from attnlab.strangers.loading.callers import watched
 from attnlab.strangers.loading.mentions import handed_on_as, handed_to, setting_of, tables_asked, words_compared_with
+from attnlab.strangers.loading.parts import (
+    class_like,
+    class_named,
+    is_called,
+    is_listed,
+    is_module_of,
+    namespace_of,
+)
 from attnlab.strangers.loading.sizes import (
     D_HEAD,
     D_MODEL,
@@ -63,21 +69,15 @@ from attnlab.strangers.texts import file_of, text_of
 _WANTS_PAIRS = re.compile(r"not subscriptable|not iterable|cannot unpack|has no len")
 _LACKS = re.compile(r"missing \d+ required")
 _HOW_TO_ATTEND = "_attn_implementation"  # of a Hugging Face config, which leaves it open; eager: every step is seen
-_OWN = r"(\bself\.|(?<![.\w]))"  # before an argument that is called: `attention(x)`, but not `x.attention()`
-_SHORTEST_WORD = 4  # of a name that says what is meant
 _LARGE = 500_000  # parameters, of a layer 256 wide; of more, a hundred calls take longer than a person waits
 _WIDE = 256  # a number of at least that is a width, whatever it is called
 _SHALLOW = {word: SMALL[word] for word in ("n_layers", "vocab_size")}
 """What changes nothing in what a layer computes."""
 
-_MOST_CALLS = 3  # in files, that are tried; a fourth would not differ in kind
-_MOST_SUPPOSED = 3  # values of what nothing tells
-_MOST_CALLERS = 4  # that are built; the fifth would not tell more
 _LACKS_SIDE = re.compile(r"'(\w+)' object has no attribute '([hHwW]|[hH]eight|[wW]idth)'$")
 _SIDE_UNSET = 4  # of 16 positions, which are always tried
 _SIDE = 32  # pixels
 _PLACES_OF_GRID = 64  # of what is as high and as wide, and perhaps as deep, whatever it is called
-_WIDER_SIDE = 64  # where what is made for so few pixels cannot be called
 _NARROW = {word: SMALL[word] for word in ("d_model", "n_heads", "n_kv_heads", "d_ff", "n_layers", "vocab_size")}
 _NARROW |= {"d_head": D_HEAD, "d_v": D_HEAD}
 
@@ -131,6 +131,7 @@ class Maker:
         self.supposed = ""  # what was taken for what nothing tells, in words
         self.guesses_parts = False  # whether a module that nothing names was put in
         self._any_config = False
+        self._taken_apart: dict[str, int] = {}  # what its annotation calls a number, and its code takes apart
         self._inside: dict[str, int] = {}  # smaller sizes of a config that takes none
         self._sides: set[tuple[str, str]] = set()  # classes and attributes of theirs that only a larger module sets
         self.caller = caller
@@ -200,6 +201,7 @@ class Maker:
         words = {name: TableOfWords(sizes[name]) for name in sizes if glossary_word(name) == "vocab_size"}
         listed = [name for name in sizes if setting_of(name, self._text) == "list"]
         listed = listed or [name for name in sizes if PAIRED & set(pieces_of(name))]
+        self._taken_apart |= {name: sizes[name] for name in (*words, *listed)}
         return words or {name: (sizes[name], sizes[name]) for name in listed}
 
     def _is_config_of_a_part(self, word: str) -> bool:
@@ -353,20 +355,20 @@ class Maker:
         Of the class that it is annotated with or named after; a list of layers of the class that is named as the class
         itself, and ``Layer``; for what is called, attention where it gets three tensors, else a linear map.
         """
-        kind: Any = hints_of(self.factory).get(name) or self._class_named(name)
+        kind: Any = hints_of(self.factory).get(name) or class_named(self.factory, name)
         if is_module(kind) and kind is not nn.Module:
             return Maker(kind, f"{self.name}({name})", sizes).begun()
-        layer = self._class_named(f"{self.factory.__name__}Layer")
-        if layer is not None and self._lists(name):
+        layer = class_named(self.factory, f"{self.factory.__name__}Layer")
+        if layer is not None and is_listed(self.factory, name):
             return [Maker(layer, f"{self.name}({name})", sizes).begun() for _ in range(SMALL["n_layers"])]
-        kind = self._class_like(name)
+        kind = class_like(self.factory, name)
         builds = re.search(rf"(?<!\.)\b{name}\(", source_of(getattr(self.factory, "__init__", None)))
         if kind is not None and self._told(name) is None and not builds:
             return Maker(kind, f"{self.name}({name})", sizes).begun()
-        if not self._calls(name):
+        if not is_called(self.factory, name):
             return None
         self.guesses_parts = True
-        attends = re.search(rf"{_OWN}{self._kept_as(name)}\([^,()]+,[^,()]+,", source_of(self.factory))
+        attends = is_called(self.factory, name, tensors=3)
         return nn.MultiheadAttention(D_MODEL, N_HEADS, batch_first=True) if attends else nn.Linear(D_MODEL, D_MODEL)
 
     def _fits(self, name: str, guess: Any) -> bool:
@@ -377,44 +379,7 @@ class Maker:
     def _is_part(self, name: str, guess: Any) -> bool:
         """Whether a required argument for which a number was guessed is a module after all."""
         is_number = isinstance(guess, int | float) and is_required(self.wanted[name])
-        return is_number and (self._class_named(name) is not None or self._calls(name) or self._lists(name))
-
-    def _calls(self, name: str) -> bool:
-        """Whether the class calls what it is given, and not what it makes of it under the same name."""
-        source = source_of(self.factory)
-        made_anew = re.search(rf"\bself\.{name} = (?!{name}\b)", source)
-        return bool(re.search(rf"{_OWN}{self._kept_as(name)}\(", source)) and made_anew is None
-
-    def _kept_as(self, name: str) -> str:
-        """A pattern of the names under which the class has an argument."""
-        kept = re.findall(rf"\bself\.(\w+) = {name}$", source_of(self.factory), re.MULTILINE)
-        return f"(?:{'|'.join([name, *kept])})"
-
-    def _lists(self, name: str) -> bool:
-        """Whether the class keeps what it is given as a list of modules."""
-        return bool(re.search(rf"ModuleList\({name}\)", source_of(self.factory)))
-
-    def _class_named(self, name: str) -> type | None:
-        """The class of modules of the same file that an argument is named after."""
-        here = self._namespace.values()
-        others = (kind for kind in here if is_module(kind) and kind is not self.factory)
-        own = (kind for kind in others if kind.__module__ == self.factory.__module__)
-        named_so = (kind for kind in own if kind.__name__.lower() == name.replace("_", "").lower())
-        return next((kind for kind in named_so if not self._is_made_of(kind, name)), None)
-
-    def _is_made_of(self, kind: type, name: str) -> bool:
-        """Whether the class builds another one of an argument: `DropPath(drop_path)` takes a number."""
-        return bool(re.search(rf"\b{kind.__name__}\((\w+=)?{name}\b", source_of(self.factory)))
-
-    def _class_like(self, name: str) -> type | None:
-        """The class of modules of the person's files whose name holds that of an argument, or its last word."""
-        here = [kind for kind in self._namespace.values() if is_module(kind)]
-        own = [kind for kind in here if is_own(kind.__module__) and not self._is_made_of(kind, name)]
-        own = [kind for kind in own if kind is not self.factory]
-        own.sort(key=lambda kind: not kind.__name__.startswith(self.factory.__name__))  # an Encoder has EncoderLayers
-        words = name.lower().replace("attn", "attention").split("_")
-        held = (kind for word in ("".join(words), words[-1]) for kind in own if word in kind.__name__.lower())
-        return next(held, None) if len(words[-1]) >= _SHORTEST_WORD else None
+        return is_number and is_module_of(self.factory, name)
 
     def _supposed(self, name: str) -> Any:
         """A value that what the class does with an argument allows, None where nothing is supposed."""
@@ -433,7 +398,9 @@ class Maker:
                 f"{self.name} needs {', '.join(map(repr, missing))}, which nothing tells: what is meant? Give {asked}"
                 " (or name a function that builds it)"
             )
-        return check_arguments(self.factory, arguments, self.name)
+        apart = {name: arguments[name] for name in self._taken_apart if name in arguments}
+        whole = {name: self._taken_apart[name] for name in apart}
+        return check_arguments(self.factory, {**arguments, **whole}, self.name) | apart
 
     def _missing(self, arguments: Mapping[str, Any]) -> list[str]:
         """The required arguments that are not there."""
@@ -473,7 +440,7 @@ class Maker:
     @property
     def _namespace(self) -> dict[str, Any]:
         """The names of the factory's file."""
-        return vars(sys.modules.get(self.factory.__module__, self))
+        return namespace_of(self.factory)
 
     @functools.cached_property
     def _text(self) -> str:
@@ -549,73 +516,6 @@ class Maker:
         if kind is None or type(config) is not kind or not hasattr(config, "__dict__"):
             return []
         return [name for name, value in vars(config).items() if type(value) is int and name not in signature_of(kind)]
-
-
-def ways_to_build(
-    factory: Callable[..., Any],
-    name: str,
-    given: Mapping[str, Any],
-    *,
-    causal: bool | None = None,
-    within: tuple[str, ...] = (),
-) -> Generator[tuple[Maker, nn.Module], BaseException | None, None]:
-    """Yield makers that build an instance, and the instance: arguments guessed by name, then as its file builds it.
-
-    Those with a module that nothing names come last. `within` are the classes whose callers are being looked for.
-    What an instance raised when it was called may be sent; what it asked for is given then. Raises what the first
-    maker raises if none builds.
-    """
-    failure: AttnlabError | None = None
-    built, tried = False, ""
-    doubtful: list[tuple[Maker, nn.Module]] = []
-    for maker in _makers(factory, name, given, causal, within):
-        try:
-            first = maker.first()
-        except AttnlabError as error:
-            failure = failure or error
-            tried = tried or (f"; tried with {maker.supposed}: {error}" if maker.supposed else "")
-            continue
-        built = True
-        if maker.guesses_parts:
-            doubtful.append((maker, first))
-        else:
-            yield from maker.offered(first)
-    for maker, first in doubtful:
-        yield from maker.offered(first)
-    if failure is not None and not built:
-        raise type(failure)(f"{failure}{tried}") from failure.__cause__
-
-
-def _makers(
-    factory: Callable[..., Any],
-    name: str,
-    given: Mapping[str, Any],
-    causal: bool | None,
-    within: tuple[str, ...],
-) -> Iterator[Maker]:
-    """Yield makers of a class that differ in where its arguments come from."""
-    plain = Maker(factory, name, given, causal=causal)
-    yield plain
-    calls = list(itertools.islice(literal_calls(factory), _MOST_CALLS))
-    literal = (Maker(factory, name, given, causal=causal, elsewhere=values) for values in calls)
-    yield from itertools.islice(literal, 1)
-    for caller in itertools.islice(callers_of(factory), _MOST_CALLERS):
-        wanted = signature_of(caller.factory)
-        handed_on = {word: value for word, value in given.items() if named(glossary_word(word), wanted)}
-        if caller.factory.__qualname__ not in within:
-            inside = (*within, factory.__qualname__)
-            with contextlib.suppress(AttnlabError):
-                outer = next(ways_to_build(caller.factory, caller.factory.__name__, handed_on, within=inside))[0]
-                yield Maker(caller.built, name, given, causal=causal, caller=outer)
-    yield from literal
-    settings = plain.settings_wanted()
-    if settings:
-        yield Maker(factory, name, given, causal=causal, elsewhere=settings)
-    wider = dict.fromkeys(plain.wide_images, _WIDER_SIDE)
-    if wider:
-        yield Maker(factory, name, wider | dict(given), causal=causal)
-    for choice in range(_MOST_SUPPOSED) if plain.asks else ():
-        yield Maker(factory, name, given, causal=causal, supposing=choice, elsewhere=next(iter(calls), None))
 
 
 def _in_short(value: Any) -> str:

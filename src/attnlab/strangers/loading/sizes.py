@@ -59,7 +59,7 @@ _BY_PIECE: tuple[tuple[str, Any], ...] = (
     ("freq frequency", 10.0),
     ("factor reduction groups chunks", 2),
     ("rate prob proba probability ratio", 0.1),
-    ("first pre norm residual mask masked learnable trainable scaling", True),
+    ("first pre norm residual rotary rope mask masked learnable trainable scaling", True),
     ("norm", nn.LayerNorm),
     ("num n number count", 4),
 )

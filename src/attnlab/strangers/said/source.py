@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, TypeGuard, final
 
 from torch import nn
 
@@ -79,6 +80,40 @@ def parsed(source: str) -> tuple[ast.stmt, ...]:
 def nodes_of(source: str) -> list[ast.AST]:
     """All that a piece of code is made of, nothing where it is no Python."""
     return [node for statement in parsed(source) for node in ast.walk(statement)]
+
+
+def names_read(module: nn.Module) -> set[str]:
+    """The names in a module's ``forward``, but for the branches that it was built not to take."""
+    return {node.id for each in parsed(source_of_forward(module)) for node in _taken(each, module) if _is_name(node)}
+
+
+def names_read_otherwise(module: nn.Module) -> set[str]:
+    """The names in a module's ``forward`` that are read in the other mode alone, or where it is built otherwise."""
+    return {one.id for one in nodes_of(source_of_forward(module)) if _is_name(one)} - names_read(module)
+
+
+def _taken(node: ast.AST, module: nn.Module) -> Iterator[ast.AST]:
+    """Yield all that a piece of code is made of, of a choice by what the module holds only what is chosen."""
+    yield node
+    children = list(ast.iter_child_nodes(node))
+    if isinstance(node, ast.If | ast.IfExp) and _asks_itself(node.test):
+        with contextlib.suppress(Exception):  # a person's code
+            taken = node.body if eval(ast.unparse(node.test), {"self": module}) else node.orelse
+            children = taken if isinstance(taken, list) else [taken]
+    for child in children:
+        yield from _taken(child, module)
+
+
+def _asks_itself(test: ast.expr) -> bool:
+    """Whether a condition is about what `self` holds alone, and calls nothing."""
+    nodes = list(ast.walk(test))
+    return {one.id for one in nodes if _is_name(one)} == {"self"} and not any(
+        isinstance(one, ast.Call) for one in nodes
+    )
+
+
+def _is_name(node: ast.AST) -> TypeGuard[ast.Name]:
+    return isinstance(node, ast.Name)
 
 
 def with_next(lines: Iterable[str]) -> list[str]:
