@@ -50,7 +50,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "doctor": ("", "influence", "measures", "checks", "interview", "engine", "__main__"),
     "studies": ("define", "storage", "plan", "using", "run", "judge", "report", "exporting", "execute"),
     "benchmarks": ("contenders", "measuring", ""),
-    "explain": ("case", "trials", "causes", "", "drawing"),
+    "explain": ("metrics", "case", "trials", "causes", "", "stages", "explaining", "drawing"),
     "viewer": ("inside", ""),
 }
 """Rooms of a package from the lowest to the highest: folders, single files by name, and "" for its other own files."""

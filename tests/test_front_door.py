@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import pkgutil
+import re
 import subprocess
 import sys
 import tomllib
@@ -84,3 +85,15 @@ def test_a_function_and_the_room_it_is_named_after_do_not_hide_each_other(before
 def test_the_version_is_the_one_that_is_shipped():
     project = tomllib.loads((PACKAGE.parent.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert attnlab.__version__ == project["version"]
+
+
+def test_the_source_distribution_holds_what_its_tests_and_targets_need():
+    root = PACKAGE.parent.parent
+    build = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]
+    texts = {path: path.read_text(encoding="utf-8") for path in (root / "tests").rglob("*.py")}
+    named = {name for text in texts.values() for name in re.findall(r'ROOT / "([^"]+)"', text)}
+    named |= set(re.findall(r"(?<![\w./)])([\w.-]+)/", (root / "Makefile").read_text(encoding="utf-8")))
+    made = {line.strip("/") for line in (root / ".gitignore").read_text(encoding="utf-8").splitlines()}
+    needed = {name for name in named - made if (root / name).exists()}
+    assert {"benchmarks", ".ci", "docs"} <= needed
+    assert needed <= {name.strip("/") for name in build["targets"]["sdist"]["include"]}

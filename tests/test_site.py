@@ -76,3 +76,11 @@ def test_no_font_and_no_script_comes_from_elsewhere(hooks):
     page = type("Page", (), {"file": type("File", (), {"src_uri": "reference/nn.md"})})
     assert hooks.on_post_page(f'<script src="{hooks.SHIM}">', page=page) == '<script src="../vendor/iframe-worker.js">'
     assert (DOCS / "vendor" / "iframe-worker.js").is_file()
+
+
+def test_the_start_page_names_pages_by_their_titles_and_begins_with_the_first_steps(hooks):
+    links = hooks.LINK.findall((DOCS / "index.md").read_text(encoding="utf-8"))
+    assert links[0][1:] == ("First steps", "../README.md")
+    for _, words, target in links[1:]:
+        if target.endswith(".md"):
+            assert f"# {words}" == (DOCS / target).read_text(encoding="utf-8").split("\n", 1)[0]
