@@ -1,4 +1,4 @@
-"""How words of the command line become numbers, where the library that reads them is too kind."""
+"""How words of the command line are read where the library that reads them is too kind, and what completes them."""
 
 from __future__ import annotations
 
@@ -45,37 +45,35 @@ def _library(*packages: str) -> Callable[[CompletionContext], list[str]]:
     """What completes a word that names a file of the library, or a YAML file."""
 
     def names(context: CompletionContext) -> list[str]:
-        folders = (PACKAGE / package / "library" for package in packages)
-        return [
-            *sorted(path.stem for folder in folders for path in folder.glob("*.yaml")),
-            *sorted(glob.glob(glob.escape(context.incomplete) + "*.yaml")),
-        ]
+        from attnlab.studies.define.reading import library
+
+        known = (name for package in packages for name in library(package))
+        return [*known, *sorted(glob.glob(glob.escape(context.incomplete) + "*.yaml"))]
 
     return names
 
 
 def _scales(context: CompletionContext) -> list[str]:
     """The scales of the study or case that was named before."""
-    from ruamel.yaml import YAML
+    from attnlab.studies.define.reading import find, library, read
 
     named = next(
         one.value for one in context.arguments if one.field_info.name in ("study", "case") for one in one.tokens
     )
-    places = (Path(named), *(PACKAGE / package / "library" / f"{named}.yaml" for package in ("studies", "explain")))
-    path = next(place for place in places if place.is_file())
-    return list(YAML(typ="safe").load(path).get("scales", {}))
+    return list(read(find(named, library(STUDIES) | library(CASES), "study")).get("scales", {}))
 
 
-StudyName = Annotated[str, Parameter(completer=_library("studies"))]
+STUDIES, CASES = "attnlab.studies", "attnlab.explain"
+"""Packages with a library."""
+StudyName = Annotated[str, Parameter(completer=_library(STUDIES))]
 """A study of the library, or a file."""
-CaseName = Annotated[str, Parameter(completer=_library("explain"))]
+CaseName = Annotated[str, Parameter(completer=_library(CASES))]
 """A case of the library, or a file."""
-Asked = Annotated[str, Parameter(completer=_library("studies", "explain"))]
+Asked = Annotated[str, Parameter(completer=_library(STUDIES, CASES))]
 """A study or a case of the library, or a file."""
 Scale = Annotated[str | None, Parameter(completer=_scales)]
 """One of the scales of a study or a case."""
 
-PACKAGE = Path(__file__).resolve().parent.parent
 _VALUES = {"true": True, "false": False, "null": None, "none": None}
 
 

@@ -103,9 +103,10 @@ def held(measuring: Measuring, known: Mapping[str, Known]) -> Held:
 def _otherwise(measuring: Measuring, known: Known) -> Again | None:
     """What a number outside the noise of runs is within: the first of what they give read otherwise, or leaking."""
     quantity = measuring.case.quantity
+    if quantity.beside:  # of a difference nothing else is read
+        return None
     found = measuring.values({known.setup.name: known.setup}, quantity.metric)[known.setup.name]
-    others = list(_others(measuring, known, found))
-    for title, values in () if quantity.beside else others:
+    for title, values in _others(measuring, known, found):
         estimate, usual = mean_of(values), mean_of(found)
         if not (estimate and usual and within_noise([values], quantity.seen, measuring.case.runs)):
             continue

@@ -38,7 +38,8 @@ def _call(convention: Convention, found: Found) -> str:
     """The call, and the masks that are left out."""
     of_memory = () if convention.over_memory is None else convention.over_memory.masks
     given = {mask.parameter for mask in (*convention.masks, *of_memory)}
-    given |= {one.parameter for one in convention.arguments if one.source == HANDED_ON}
+    told = (one.parameter for one in convention.arguments if one.source == HANDED_ON or one.value is not None)
+    given |= {*told}
     left_out = [one.name for one in found.parameters if one.role in ("mask", "key mask") and one.name not in given]
     unused = f"; left out, as it takes no mask given there: {', '.join(left_out)}" if left_out else ""
     return f"{convention.in_words}{unused}"
