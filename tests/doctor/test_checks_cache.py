@@ -92,6 +92,31 @@ class Stored(Cached):
         return output
 
 
+class SizedCache:
+    """Keys and values of one layer, for so many samples and positions."""
+
+    def __init__(self, batch_size, max_tokens, n_heads, dtype=torch.float16, device="cuda"):
+        self.k, self.v = (torch.zeros(batch_size, n_heads, max_tokens, D // HEADS, device=device) for _ in range(2))
+        self.long = 0
+
+    def update(self, k, v):
+        start, self.long = self.long, self.long + k.size(2)
+        self.k[:, :, start : self.long], self.v[:, :, start : self.long] = k, v
+        return self.k[:, :, : self.long], self.v[:, :, : self.long]
+
+
+class Sized(Cached):
+    """Nothing but what is asked of its cache says what that is; a single position must not be asked to be causal."""
+
+    def forward(self, x, is_causal=False, kv_cache=None):
+        q, k, v = (self.split(part(x)) for part in (self.q, self.k, self.v))
+        k, v = (k, v) if kv_cache is None else kv_cache.update(k, v)
+        scores = q @ k.mT / math.sqrt(q.size(-1))
+        if is_causal:
+            scores = scores.masked_fill(torch.ones(q.size(2), k.size(2), dtype=torch.bool).triu(1), float("-inf"))
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+
+
 class Inside(Cached):
     kept_cache = None
 
@@ -153,6 +178,19 @@ class Words(nn.Module):
 
 
 RIGHT = [Cached(), Flagged(), WithWeights(), Filled(), Stored(), Inside(), StartingAt(), Positioned(), Counted()]
+
+
+def test_a_cache_is_made_of_the_class_that_can_do_what_is_asked_of_it():
+    flag = {"causal_means": "flag", "flag": "is_causal", "arguments": {"n_heads": HEADS}}
+    (finding,) = found(Sized(), **flag)
+    assert finding.severity == "warning"  # several positions at once see too little
+    assert {one.severity for one in found(Sized(), causal_means="flag", flag="is_causal")} == {"info"}
+
+    class Misplaced(Sized):
+        def split(self, x):
+            return super().split(x + torch.arange(x.size(1), dtype=x.dtype)[:, None])
+
+    assert "first at position 4" in only_error(Misplaced(), **flag).evidence
 
 
 @pytest.mark.parametrize("module", RIGHT, ids=lambda module: type(module).__name__)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from attnlab.doctor.checks.determinism import check_determinism
 from attnlab.doctor.checks.norm_placement import check_norm_placement
 from attnlab.doctor.checks.residual import check_residual
 from attnlab.doctor.influence.heads import check_heads_mixed
+from attnlab.strangers.calling.sources import Argument
 from attnlab.strangers.loading.mentions import use_of
 
 
@@ -455,6 +457,25 @@ def test_a_window_of_one_position_leaves_queries_and_keys_nothing_to_choose(ws, 
     exam = examine(Windowed(ws), arguments={"ws": ws}, length=12)
     assert [finding.accepted for finding in check_dead_parts(exam)] == dead
     assert not list(check_heads_mixed(exam))
+
+
+class Asked(nn.Module):
+    """A sequence is asked by another one, after that has looked at itself; by one projection or by several."""
+
+    def __init__(self, own):
+        super().__init__()
+        self.own, self.cross = own, nn.MultiheadAttention(D, HEADS, batch_first=True)
+
+    def forward(self, x, asking):
+        asking = asking + self.own(asking)
+        return self.cross(asking, x, x)[0].squeeze(1)
+
+
+@pytest.mark.parametrize("own", [Split(), Attention()])
+def test_one_vector_that_is_given_leaves_queries_and_keys_nothing_to_choose(own):
+    given = (Argument("x", "x"), Argument("asking", "sequence of one", value=D))
+    exam = examine(Asked(own), pooled=True)
+    assert not list(check_dead_parts(exam.relying_on(replace(exam.convention, arguments=given))))
 
 
 class Forecast(nn.Module):

@@ -423,3 +423,34 @@ class MergedByChance(MergedByView):
 
 def test_what_chance_changes_says_nothing_of_heads():
     assert list(check_heads_mixed(examined(MergedByChance))) == []
+
+
+class PixelsLast(nn.Module):
+    """Weighs the channels of a picture, (batch, height, width, channels)."""
+
+    def __init__(self):
+        super().__init__()
+        self.weigh = nn.Conv2d(20, 20, 1)
+
+
+class PixelsViewed(PixelsLast):
+    def forward(self, x):
+        B, H, W, C = x.shape
+        x = x.view(B, C, H, W)
+        return (x * self.weigh(x).sigmoid()).permute(0, 2, 3, 1)
+
+
+class PixelsPermuted(PixelsLast):
+    def forward(self, x):
+        B, H, W, C = x.shape
+        x = x.permute(0, 3, 1, 2)
+        x = x.reshape(B, C, H, W)
+        return (x * self.weigh(x).sigmoid()).permute(0, 2, 3, 1)
+
+
+@pytest.mark.parametrize(("written", "number"), [(PixelsViewed, 1), (PixelsPermuted, 0)])
+def test_a_view_to_its_own_axes_in_another_order_exchanges_none(written, number):
+    exam = examine(written(), layout="image, channels last", length=9)
+    findings = list(check_heads_mixed(exam))
+    assert len(findings) == number
+    assert all("`x.view(B, C, H, W)` does not exchange the axes (B, H, W, C)" in one.message for one in findings)

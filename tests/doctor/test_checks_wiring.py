@@ -232,6 +232,34 @@ def test_the_blocks_of_a_model_are_asked_once_per_class():
     assert list(check_residual(examine(Model(RIGHT["pre-norm"]), **convention))) == []
 
 
+class DecoderOfTokens(nn.Module):
+    """Adds what it sees of a memory to its own tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.attend = nn.Embedding(17, D), nn.MultiheadAttention(D, 2, batch_first=True)
+        self.up, self.down = nn.Linear(D, 2 * D), nn.Linear(2 * D, D)
+
+    def forward(self, tokens, memory):
+        x = self.embed(tokens)
+        x = x + self.attend(x, memory, memory)[0]
+        return x + self.down(F.relu(self.up(x)))
+
+
+class Translator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.decoder, self.head = nn.Embedding(17, D), DecoderOfTokens(), nn.Linear(D, 17)
+
+    def forward(self, tokens):
+        return self.head(self.decoder(tokens, self.embed(tokens)))
+
+
+def test_what_is_looked_at_beside_tokens_needs_no_path():
+    convention = {"kind": "model", "takes": "tokens", "d_in": 0, "d_out": 17, "vocab_size": 17}
+    assert list(check_residual(examine(Translator(), **convention))) == []
+
+
 class MoELayer(nn.Module):
     """A feed-forward that mixes positions, as where experts have a capacity, copied for a call."""
 

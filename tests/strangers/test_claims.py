@@ -67,6 +67,8 @@ def claim(name: str, docstring: str | None = None, **attributes: object) -> Caus
         ("Layer", "Causal: every position attends to all earlier ones.", True, False),
         ("Layer", "Every position attends to all others.", False, False),
         ("Layer", "Decoder layer.", True, True),
+        ("Layer", "A decoder only model.", True, False),
+        ("Layer", "The encoder and decoder only do what is left to them.", True, True),
         ("Layer", "An encoder-decoder model.", True, True),
         ("Layer", "Encoder-decoder attention.", False, True),
         ("Attention", "A position never sees the future.", True, False),

@@ -60,6 +60,9 @@ def taking(folder: Path, parameters: str, *, width: str = "8") -> str:
         ("dim, bias, activation, layer_idx", {}, {"dim": 64, "bias": True, "activation": "gelu", "layer_idx": 0}),
         ("dim, dropout: float", {"dropout": 0}, {"dim": 64, "dropout": 0.0}),
         ("dim=16", {}, {"dim": 16}),
+        ("n_embeddings, width", {}, {"n_embeddings": 53, "width": 64}),
+        ("vocab_size, n_embeddings, heads", {}, {"vocab_size": 53, "n_embeddings": 64, "heads": 4}),
+        ("N, layers, dim", {}, {"N": 48, "layers": 2, "dim": 64}),
     ],
 )
 def test_arguments_nobody_gave_are_guessed_by_name_and_defaults_stay(tmp_path, parameters, given, expected):
@@ -222,6 +225,43 @@ def test_sizes_are_guessed_by_the_pieces_of_their_names_and_given_as_pairs_where
         "pad_token": 0,
         "verbose_log": False,
     }
+
+
+def test_sizes_that_are_read_from_a_table_are_pairs_where_that_is_wanted(tmp_path):
+    text = (
+        "class Mine(nn.Module):\n    def __init__(self, settings):\n        super().__init__()\n"
+        "        side, piece = settings['img_size'], settings['patch_size']\n        patch_size = piece\n"
+        "        places = (settings['img_size'][0] // settings['patch_size'][0]) ** 2\n"
+        "        self.table = nn.Parameter(torch.zeros(places, settings['hidden_size']))\n"
+    )
+    assert load(f"{file(tmp_path, text)}:Mine").module.table.shape == (16, 64)
+
+
+def test_a_name_that_says_nothing_is_the_size_under_whose_name_it_is_handed_on(tmp_path):
+    text = (
+        "class Mine(nn.Module):\n    def __init__(self, breadth: int, n_heads: int = 8):\n        super().__init__()\n"
+        "        self.layer = nn.TransformerEncoderLayer(d_model=breadth, nhead=n_heads)\n"
+    )
+    assert load(f"{file(tmp_path, text)}:Mine").arguments["breadth"] == 64
+
+
+ONE_HEAD = """
+class Mine(nn.Module):
+    def __init__(self, dim, heads):
+        super().__init__()
+        self.heads, self.map, self.out = heads, nn.Linear(dim, dim), nn.Linear(dim, dim)
+
+    def forward(self, x):
+        return self.out(self.map(x).unflatten(-1, (self.heads, -1))).flatten(2)
+"""
+
+
+def test_what_fails_with_several_heads_is_called_with_one(tmp_path):
+    path = f"{file(tmp_path, ONE_HEAD)}:Mine"
+    *_, last = ways_to_load(path)
+    assert (last.arguments["heads"], interview(last).d_in) == (1, 64)
+    assert "with one head, as no call was found that runs with several" in last.notes
+    assert all(way.arguments["heads"] == 2 for way in ways_to_load(path, {"n_heads": 2}))
 
 
 def test_what_is_dropped_of_patches_is_a_share_and_layers_are_few(tmp_path):

@@ -13,7 +13,7 @@ from attnlab.doctor.influence.padding import check_padding
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.calling.layouts import LAYOUTS
-from attnlab.strangers.calling.roles import role_of
+from attnlab.strangers.calling.roles import role_of, roles_of
 from attnlab.strangers.calling.sources import SOURCES, Situation, laid_out
 from attnlab.strangers.patient import Patient
 
@@ -963,8 +963,39 @@ class Tubes(nn.Module):
         return self.attention(x, x, x)[0].mean(1)
 
 
+class Rearrange(nn.Module):
+    """Pieces of frames, as the layer of a library makes them by words."""
+
+    def __init__(self, words, side):
+        super().__init__()
+        self.words, self.side = words, side
+
+    def forward(self, x):
+        b, t, c, h, w = x.shape
+        pieces = x.view(b, t, c, h // self.side, self.side, w // self.side, self.side).permute(0, 1, 3, 5, 4, 6, 2)
+        return pieces.reshape(b, t, -1, self.side**2 * c)
+
+
+class Rearranged(Film):
+    """A film that a part takes apart."""
+
+    def __init__(self):
+        super().__init__(6)
+        self.pieces = Rearrange("b t c (h a) (w d) -> b t (h w) (a d c)", 8)
+
+    def forward(self, x):
+        x = (self.patch(self.pieces(x)) + self.places).flatten(0, 1)
+        x = self.space(x, x, x)[0].mean(1).unflatten(0, (-1, 6))
+        return self.time(x, x, x)[0].mean(1)
+
+
 @pytest.mark.parametrize(
-    ("module", "layout"), [(Film(), "film of 16 frames"), (Tubes(), "film of 8 frames, channels first")]
+    ("module", "layout"),
+    [
+        (Film(), "film of 16 frames"),
+        (Tubes(), "film of 8 frames, channels first"),
+        (Rearranged(), "film of 6 frames"),
+    ],
 )
 def test_films_are_given_as_code_takes_them_apart(module, layout):
     convention = asked(module)
@@ -1006,3 +1037,46 @@ def test_vectors_of_pairs_are_the_same_at_every_length_and_lie_as_the_input_does
     assert long.shape == ((5, 5, 2, 4) if first else (2, 5, 5, 4))
     assert torch.equal(short, long[:3, :3] if first else long[:, :3, :3])
     assert len(torch.unique(long)) == 5 * 5 * 4
+
+
+class Ranked(nn.Module):
+    """Scores of chosen and of other items after a history; both may be left out by their defaults alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.items, self.mix = nn.Embedding(17, WIDTH), nn.MultiheadAttention(WIDTH, 4, batch_first=True)
+
+    def forward(self, history, neg_item=None, pos_item=None, weights=None, real=None):
+        seen = self.items(history)
+        seen = self.mix(seen, seen, seen, key_padding_mask=real)[0][:, -1:]
+        scores = (seen @ self.items(torch.cat([pos_item, neg_item], -1)).mT).squeeze(1)
+        return scores if weights is None else scores * weights
+
+
+def test_what_is_computed_with_in_every_call_is_given_though_it_may_be_none_and_pos_beside_neg_is_positive():
+    module = Ranked()
+    roles = {one.name: (one.role, one.required) for one in roles_of(module)}
+    assert (roles["pos_item"], roles["neg_item"]) == (("open", True), ("open", True))
+    assert not roles["weights"][1]
+    assert asked(module).pooled
+
+
+class TwoMasks(nn.Module):
+    """Translates tokens; both masks must be there, (batch, length)."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(17, WIDTH)
+        self.own, self.cross = (nn.MultiheadAttention(WIDTH, 4, batch_first=True) for _ in range(2))
+
+    def forward(self, src_input_ids, src_attention_mask, tgt_input_ids, tgt_attention_mask):
+        assert src_attention_mask.dtype == torch.bool
+        assert tgt_attention_mask.dtype == torch.bool
+        memory, x = self.words(src_input_ids), self.words(tgt_input_ids)
+        x = x + self.own(x, x, x, key_padding_mask=~tgt_attention_mask)[0]
+        return self.cross(x, memory, memory, key_padding_mask=~src_attention_mask)[0]
+
+
+def test_a_mask_over_a_memory_that_must_be_given_is_over_the_input_itself():
+    given = {one.parameter: one.source for one in asked(TwoMasks()).arguments}
+    assert given == {"src_input_ids": "x", "tgt_input_ids": "x"}

@@ -245,6 +245,7 @@ def _silent(exam: Examination, seen: Survey) -> Iterator[Finding]:
     dead = [name for name in suspects if changes[name] <= exam.tolerance and _owner(name) not in beside]
     norms = {norm.name for norm in unused_norms(exam, norms_of(exam))} if dead else set()  # `norm-placement` says so
     dead = [name for name in dead if _owner(name) not in norms]
+    dead = [name for name in dead if not (_given_one_key(exam) and _ASKS.search(name))]
     copied = only_copied(module, dead)
     dead = [name for name in dead if name not in copied]
     if copied:
@@ -266,6 +267,11 @@ def _silent(exam: Examination, seen: Survey) -> Iterator[Finding]:
         change = max(changes[name] for name in cut)
         evidence = f"gradient 0 in {seen.calls} calls, but changing them changes the output by {change:.2g} of its size"
         yield from exam.as_meant([TEXTS["cut"].finding(ID, evidence, {"names": _list(cut)})], "stopped gradients")
+
+
+def _given_one_key(exam: Examination) -> bool:
+    """Whether a sequence of one vector was given, among whose keys, one alone, queries have nothing to choose."""
+    return any(one.source == "sequence of one" for one in exam.convention.arguments)
 
 
 def _softmax_of_one(exam: Examination) -> Tensor | None:
@@ -326,7 +332,7 @@ def _silent_rows(exam: Examination, seen: Survey) -> Iterator[Finding]:
         else:
             cut.append(words)
     silent = f"gradient 0 in {seen.calls} calls"
-    if dead:
+    if dead and not _given_one_key(exam):
         evidence = f"{silent}, and the output does not change when they are replaced: {'; '.join(dead[:_SHOWN])}"
         yield from exam.as_set([TEXTS["dead rows"].finding(ID, evidence)], _ALONE)
     if cut:

@@ -7,7 +7,10 @@ step before returned, filled, or kept inside.
 from __future__ import annotations
 
 import inspect
+import itertools
+import re
 import sys
+import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,11 +19,16 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
+from attnlab.core.constructors import glossary_word, is_required, signature_of
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.strangers.calling.convention import elements
 from attnlab.strangers.calling.masking import SHAPES, Masking
 from attnlab.strangers.calling.roles import role_of
+from attnlab.strangers.calling.widths import size_named
+from attnlab.strangers.loading.sizes import pieces_of
+from attnlab.strangers.patient import Patient
+from attnlab.strangers.said.source import source_of_forward
 
 CACHES = frozenset(
     {"past_key_value", "past_key_values", "layer_past", "past", "past_kv", "past_kvs", "past_keys_values", "past_state"}
@@ -31,6 +39,7 @@ CACHES = frozenset(
 FLAGS = frozenset({"use_cache", "use_kv_cache", "using_cache", "return_cache", "return_kv", "cache_enabled"})
 """Names of arguments that ask for a cache."""
 
+_OF_BATCH = frozenset({"batch", "bsz", "bs", "b"})
 _KEPT_WORDS = ("cache", "past", "present", "kv", "state")
 
 
@@ -44,6 +53,7 @@ class CacheProtocol:
     returned: int | str | None
     """Key of the element of what is returned that holds it; None: what was given is filled, or it is kept inside."""
     masked: bool  # whether steps are given slices of the masks of the whole call; else none
+    asked: bool = True  # whether a step of one position, which has no later one beside it, is asked to be causal too
 
 
 def names_of(module: nn.Module) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
@@ -86,23 +96,26 @@ class CachedDecoding:
     def protocols(self) -> Iterator[CacheProtocol]:
         """The ways in which the cache could be handed on, the usual ones first."""
         masked = [True, False] if any(name in self.recorder.named for name in self.masks) else [True]
+        asked = [True, False] if self.exam.convention.flag in self.recorder.named else [True]
         for start in self._starts():
-            for returned in self._keys_returned(start):
-                yield from (CacheProtocol(self.cache, start, returned, each) for each in masked)
+            for returned, each, one in itertools.product(self._keys_returned(start), masked, asked):
+                yield CacheProtocol(self.cache, start, returned, each, one)
 
     def _starts(self) -> list[Callable[[], Any]]:
         """What the first step could be given."""
         if self.cache is None:
             return [_nothing]
-        return [_nothing, *_annotated(self.exam.patient.module, self.cache), dict, list]
+        module = self.exam.patient.module
+        classes = dict.fromkeys([*_annotated(module, self.cache), *_asked_alike(module, self.cache)])
+        return [_nothing, *(_constructor(one, self.exam.patient, self.whole) for one in classes), dict, list]
 
     def _keys_returned(self, start: Callable[[], Any]) -> list[int | str | None]:
         """Where the cache could be in what a first step returns; None last: what was given was filled."""
         if self.cache is None:
             return [None]
-        given = start()
         player = _Player(self.exam.fresh(), self)
         try:
+            given = start()
             self._step(player, slice(0, 2), given, CacheProtocol(self.cache, start, None, masked=True))
         except ModuleError:
             return []
@@ -141,7 +154,11 @@ class CachedDecoding:
 
     def _step(self, player: _Player, at: slice, cache: Any, protocol: CacheProtocol) -> Tensor:
         """The outputs of one step."""
-        player.prepare(at, {} if self.cache is None else {self.cache: cache}, masked=protocol.masked)
+        named = {} if self.cache is None else {self.cache: cache}
+        flag = self.exam.convention.flag
+        if flag is not None and not protocol.asked and at.stop - at.start == 1:
+            named[flag] = False
+        player.prepare(at, named, masked=protocol.masked)
         return self.exam.run(self.x[:, at].contiguous(), module=player, causal=False)
 
 
@@ -173,7 +190,7 @@ class _Player(nn.Module):
         self.named: dict[str, Any] = {}
         self.returned: Any = None
 
-    def prepare(self, at: slice, cache: Mapping[str, Any], *, masked: bool) -> None:
+    def prepare(self, at: slice, others: Mapping[str, Any], *, masked: bool) -> None:
         """Cut the arguments of the next call."""
         decoder = self.decoder[0]
         length = decoder.x.size(1)
@@ -184,7 +201,7 @@ class _Player(nn.Module):
             for name, value in recorder.named.items()
             if masked or name not in decoder.masks
         }
-        self.named.update(dict.fromkeys(decoder.flags, True), **dict.fromkeys(decoder.offsets, at.start), **cache)
+        self.named.update(dict.fromkeys(decoder.flags, True), **dict.fromkeys(decoder.offsets, at.start), **others)
 
     def output_of(self, found: Mapping[Any, Any]) -> Any:
         """The element that is the output."""
@@ -225,28 +242,55 @@ def _nothing() -> None:
     """None: the first step is given no cache."""
 
 
-def _annotated(module: nn.Module, parameter: str) -> list[Callable[[], Any]]:
-    """Constructors of the classes that a cache argument is annotated with."""
+def _annotated(module: nn.Module, parameter: str) -> list[type]:
+    """The classes that a cache argument is annotated with."""
     try:
         hint = typing.get_type_hints(type(module).forward).get(parameter)
     except (NameError, TypeError, AttributeError):  # an annotation that cannot be resolved
         hint = None
     classes = [each for each in (hint, *typing.get_args(hint)) if inspect.isclass(each)]
-    return [_constructor(each) for each in classes if each not in (type(None), Tensor, dict, list, tuple, bool)]
+    return [each for each in classes if each not in (type(None), Tensor, dict, list, tuple, bool)]
 
 
-def _constructor(cache: type) -> Callable[[], Any]:
-    """How to make an empty cache of a class, or of the growing kind of the library that defines it."""
+def _asked_alike(module: nn.Module, parameter: str) -> list[type]:
+    """The classes of caches in the module's file that can do what its code asks of the argument."""
+    namespace = vars(sys.modules.get(type(module).__module__, types.ModuleType("")))
+    asked = set(re.findall(rf"\b{parameter}\.(\w+)\(", source_of_forward(module)))
+    classes = [one for name, one in namespace.items() if inspect.isclass(one) and "cache" in name.lower()]
+    return [one for one in classes if asked and all(hasattr(one, name) for name in asked)]
+
+
+def _constructor(cache: type, patient: Patient, whole: Tensor) -> Callable[[], Any]:
+    """How to make an empty cache of a class for a sequence, or of the growing kind of the library that defines it."""
     library = sys.modules.get(cache.__module__.partition(".")[0])
     growing = getattr(library, "DynamicCache", cache) if "." in cache.__module__ else cache
 
     def make() -> Any:
         try:
-            return growing()
+            made = growing(**_sizes_of_cache(growing, patient, whole))
+            for name, value in dict(getattr(made, "__dict__", {})).items():
+                if isinstance(value, Tensor) and value.is_floating_point():
+                    setattr(made, name, value.to(whole.dtype))
+            return made
         except Exception as error:  # foreign code
             raise ModuleError(f"{growing.__name__}() raised {error}") from error
 
     return make
+
+
+def _sizes_of_cache(cache: type, patient: Patient, whole: Tensor) -> dict[str, Any]:
+    """What a cache for a sequence asks for: how many samples and positions, sizes and configs of the patient."""
+    known = {**patient.arguments, "device": whole.device, "dtype": whole.dtype}
+    found: dict[str, Any] = {}
+    for name, one in signature_of(cache).items():
+        word = glossary_word(name)
+        if name in ("device", "dtype") or (is_required(one) and name in known and word != "max_length"):
+            found[name] = known[name]
+        elif is_required(one) and (word == "max_length" or _OF_BATCH & set(pieces_of(name))):
+            found[name] = whole.size(int(word == "max_length"))
+        elif is_required(one):
+            found[name] = size_named(word, patient) or size_named(word.replace("n_kv_", "n_"), patient)
+    return found
 
 
 def _is(one: Any, other: Any) -> bool:

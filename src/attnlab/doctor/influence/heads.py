@@ -17,6 +17,7 @@ from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.padded import with_own_memory
 from attnlab.doctor.influence.steady import is_steady_when_fresh
 from attnlab.doctor.over_features import has_unit_factors, over_features
+from attnlab.doctor.turned_views import scrambled_axes
 from attnlab.inspection.tape.attentions import TapedAttention, attentions
 from attnlab.inspection.tape.contractions import Operand
 from attnlab.inspection.tape.dependence import Dependence, dependence_of, differs
@@ -80,7 +81,11 @@ _TRANSLATING = frozenset(
 
 
 def check_heads_mixed(exam: Examination) -> Iterator[Finding]:
-    """Replace single positions and single rows, and look which rows of which heads change."""
+    """Replace single positions and single rows, and look which rows of which heads change; and at views by name."""
+    axes = next(scrambled_axes(exam, _ID), None)
+    if axes is not None:
+        yield axes
+        return
     if not is_steady_when_fresh(exam):  # what chance changes follows no position
         return
     found = next((finding for each in _with_several_heads(exam) for finding in _mixed(each)), None)

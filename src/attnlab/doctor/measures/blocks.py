@@ -171,8 +171,8 @@ def _fresh(value: Any) -> Any:
 def _recorded(name: str, part: nn.Module, call: tuple[Any, Any], title: str) -> TracedBlock | None:
     """A block with a tape of it, None where no output has the shape of its input."""
     positional, named = call
-    given = [one for one in (*positional, *named.values()) if isinstance(one, Tensor) and one.is_floating_point()]
-    if not given or given[0].dim() < 2:
+    given = [one for one in (*positional, *named.values()) if isinstance(one, Tensor) and one.dtype != torch.bool]
+    if not given or not given[0].is_floating_point() or given[0].dim() < 2:  # what comes after tokens is looked at
         return None
     block = TracedBlock(name, title, part, given[0], positional, named, Tape((), given[0]))
     try:

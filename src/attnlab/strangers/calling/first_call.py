@@ -30,7 +30,15 @@ from attnlab.strangers.calling.roles import (
     seems_tokens,
     with_a_vector,
 )
-from attnlab.strangers.calling.sources import HANDED_ON, NUMBERS, ONE_MORE, Argument, is_same, laid_out
+from attnlab.strangers.calling.sources import (
+    HANDED_ON,
+    NUMBERS,
+    ONE_MORE,
+    OTHER_MEMORIES,
+    Argument,
+    is_same,
+    laid_out,
+)
 from attnlab.strangers.calling.trial import BATCH, NOTHING, Trial
 from attnlab.strangers.calling.widths import (
     BY_CHANCE,
@@ -46,15 +54,18 @@ from attnlab.strangers.containment import asks_for_cuda
 from attnlab.strangers.loading.sizes import D_MODEL
 from attnlab.strangers.patient import LAYOUTS_DECLARED, Patient
 from attnlab.strangers.said.layout import layout_said, sizes_said
-from attnlab.strangers.said.source import Said, source_of_forward
+from attnlab.strangers.said.source import Said, source_of, source_of_forward
 
 _USUAL = ("channels-first", "sequence-first", "batch-first")
 _TELLING = ("batch-first", "channels-first", *SPLIT, *STILLS)
 """Layouts in which nothing runs that was not made for them."""
+_AXIS = r"(?:\w+|\([^()]*\))"
 _FIVE_AXES = re.compile(
-    r"\w+ *, *(?P<second>\w+)( *, *\w+){3} *= *\w+\.(?:shape|size\(\))|[\"']\(? *\w+ (?P<axis>\w+)( \w+){3} *->"
+    r"\w+ *, *(?P<second>\w+)( *, *\w+){3} *= *\w+\.(?:shape|size\(\))"
+    rf"|[\"'] *{_AXIS} (?P<axis>\w+)( {_AXIS}){{3}} *->"
 )
 """How code takes an input with five axes apart."""
+_REARRANGES = re.compile(r"Rearrange\(\s*([\"'].*?[\"'])")
 _CHANNELS = re.compile(r"c|ch|chn|(in_?)?chan\w*", re.IGNORECASE)
 _PATIENCE_S = 4.0  # of computing, after which a module that fails late and slowly is given up
 _MOST_CALLS = 4000  # that fail one after the other; a failing call takes some 0.1 ms
@@ -197,8 +208,12 @@ def _with_another(
         for other in anything_for(one, d_head, vocab_size):
             if isinstance(other, Argument):
                 yield replace(attempt, arguments=(*rest, other), masks=masks)
-            else:
-                yield replace(attempt, arguments=rest, masks=(*masks, other))
+                continue
+            yield replace(attempt, arguments=rest, masks=(*masks, other))
+            looked_at = {each.parameter for each in rest if each.source in OTHER_MEMORIES}
+            if one.role == "memory mask" and looked_at:  # as long as the input, so over nothing else
+                same = (Argument(each.parameter, "x") if each.parameter in looked_at else each for each in rest)
+                yield replace(attempt, arguments=tuple(same), masks=(*masks, other))
 
 
 @final
@@ -465,7 +480,8 @@ def _images(patient: Patient, calls: list[Filling], widths: list[int]) -> Iterat
 
 def _films(module: nn.Module, patient: Patient, calls: list[Filling], widths: list[int]) -> Iterator[Convention]:
     """Yield calls with films: of as many frames as something of the patient is, then of usual ones."""
-    apart = _FIVE_AXES.search(source_of_forward(module))
+    parts = _REARRANGES.findall(source_of(type(module)))
+    apart = _FIVE_AXES.search("\n".join([source_of_forward(module), *parts]))
     second = "" if apart is None else (apart["second"] or apart["axis"]).strip("_")
     convolves = any(isinstance(part, nn.Conv3d) for part in module.modules())
     if apart is None and not convolves:

@@ -11,7 +11,7 @@ import functools
 import inspect
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, final, get_args
 
@@ -22,7 +22,7 @@ from attnlab.strangers.calling.fields import fields_of, learned_from
 from attnlab.strangers.calling.masking import ENCODINGS, KEY_SHAPES, LENGTHS, ONE_LENGTH_EACH, SHAPES, Masking
 from attnlab.strangers.calling.sources import NO_OPTIONS, PACKED, SEVERAL, UNNAMED, Argument, Packed
 from attnlab.strangers.loading.sizes import may_be_none
-from attnlab.strangers.said.source import nodes_of, source_of, source_of_forward
+from attnlab.strangers.said.source import computed_with, nodes_of, source_of, source_of_forward
 
 _PIECES: dict[str, str] = {
     "flag": "causal autoregressive",
@@ -129,6 +129,7 @@ class Parameter:
     apart: Argument | None = None  # what is given where ``forward`` takes it apart
     nothing: Literal["first", "last"] | None = None
     """Whether nothing is given before or after all else: its annotation allows None, beside no tensor or beside one."""
+    needed: bool = False  # whether ``forward`` computes with it in every call, so that it cannot be None
 
 
 def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
@@ -158,13 +159,21 @@ def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
     roles |= dict.fromkeys({name for name in switches(type(module)) if roles.get(name) == "mask"}, "flag")
     roles |= dict.fromkeys(_unused(source) & {*roles}, "off")
     roles |= dict.fromkeys(learned_from(source) & {*list(roles)[1:]}, "targets")
+    roles |= dict.fromkeys({name for name in roles if _beside_a_negative(name, roles)}, "open")
     _settle_first(roles, named)
     _settle_memory(roles)
-    apart = _taken_apart(source)
+    apart, needed = _taken_apart(source), computed_with(module)
+    asked = {n: is_required(p) or (p.default is None and n in needed) for n, p in named.items()}
     return tuple(
-        Parameter(n, roles[n], is_required(p), p.kind is p.KEYWORD_ONLY, apart.get(n), _nothing(hints.get(n)))
+        Parameter(n, roles[n], asked[n], p.kind is p.KEYWORD_ONLY, apart.get(n), _nothing(hints.get(n)), n in needed)
         for n, p in named.items()
     )
+
+
+def _beside_a_negative(name: str, names: Collection[str]) -> bool:
+    """Whether ``pos`` in a name stands for positive, as there is the same of what is negative."""
+    other = re.sub(r"pos(itive)?", lambda word: "negative" if word[1] else "neg", name)
+    return other != name and other in names
 
 
 def of_graph(name: str) -> bool:
@@ -428,7 +437,8 @@ def _choice(one: Parameter, index: int, *, d_head: int | None, vocab_size: int |
     if "teacher" in one.name.lower():  # how often a decoder is given the target, by chance
         return (given("constant", 1.0),)
     memories = (given("memory"), given("memory tokens", vocab_size))
-    sequence = (given("x"), given("memory"), given("memory tokens", vocab_size), given("vector"))
+    memories = memories[::-1] if seems_tokens(one.name) else memories
+    sequence = (given("x"), *memories, given("vector"))
     nothing = given("constant", None)
     turning = (one.role in ("rotary", "cos", "sin") and d_head is None) or one.role == "flag"
     choices: dict[str, Choice] = {
@@ -450,12 +460,16 @@ def _choice(one: Parameter, index: int, *, d_head: int | None, vocab_size: int |
         "start": (given("constant", 0),),
         "targets": (given("x"), given("one number each"), given("numbers"), given("vector")),
         "segments": (given("segments", 1), given("segments", 0)),  # 0 may mean padding
-        "open": (*sequence, nothing) if _NAMELESS.fullmatch(one.name.lower()) else (nothing, *sequence),
+        "open": sequence
+        if one.needed
+        else (*sequence, nothing)
+        if _NAMELESS.fullmatch(one.name.lower())
+        else (nothing, *sequence),
     }
     apart = () if one.apart is None else (replace(one.apart, by_name=by_name),)
     choice = (None,) if turning else choices.get(one.role, (given("x"),))
     choice = (*apart, *choice) if one.role not in choices or one.role == "open" else choice
-    if one.nothing is not None and nothing not in choice and one.role not in ("input", "query"):
+    if one.nothing is not None and not one.needed and nothing not in choice and one.role not in ("input", "query"):
         choice = (nothing, *choice) if one.nothing == "first" else (*choice, nothing)
     if one.required or one.role in ("input", "query"):
         return choice

@@ -197,7 +197,7 @@ class Maker:
 
     def _structured(self) -> dict[str, Any]:
         """Whole numbers that are taken apart, as what may be meant: a table of words, or a height and a width."""
-        sizes = {name: value for name, value in self.arguments.items() if type(value) is int}
+        sizes = {name: value for name, value in {**self.arguments, **self.given}.items() if type(value) is int}
         words = {name: TableOfWords(sizes[name]) for name in sizes if glossary_word(name) == "vocab_size"}
         listed = [name for name in sizes if setting_of(name, self._text) == "list"]
         listed = listed or [name for name in sizes if PAIRED & set(pieces_of(name))]

@@ -12,7 +12,8 @@ import torch
 from torch import nn
 
 from attnlab.core.constructors import glossary_word, hints_of, is_required, named, signature_of
-from attnlab.strangers.loading.mentions import Setting, setting_of
+from attnlab.strangers.loading.mentions import Setting, handed_on_as, setting_of
+from attnlab.strangers.said.source import source_of
 
 D_MODEL = 64  # a usual width, small enough for milliseconds
 N_HEADS = 4  # unlike the batch of 3
@@ -170,7 +171,29 @@ def offered_for(factory: Callable[..., Any], given: Mapping[str, Any]) -> dict[s
     offered |= dict.fromkeys((name for name in colors_of(wanted) if is_required(wanted[name])), 3)
     open_names = [name for name, one in wanted.items() if is_required(one) and glossary_word(name) not in offered]
     others = {name: usual(name, hints.get(name)) for name in open_names if not is_module(hints.get(name))}
-    return offered | {name: value for name, value in others.items() if value is not None}
+    others |= {name: size for name in others if (size := _size_handed_on(factory, name, offered)) is not None}
+    others = {name: value for name, value in others.items() if value is not None}
+    return {name: offered[word] for name, word in _second_meanings(wanted).items()} | offered | others
+
+
+def _size_handed_on(factory: Callable[..., Any], name: str, offered: Mapping[str, Any]) -> Any:
+    """The size under whose name a class hands on what its own name does not tell, None where it is none."""
+    words = map(glossary_word, handed_on_as(name, source_of(factory)) if usual(name) is None else ())
+    return next((offered[word] for word in words if word in SMALL), None)
+
+
+_SECOND_MEANINGS = {"vocab_size": ("embeddings", "d_model"), "n_layers": ("n", "max_length")}
+"""The last piece of names that say a size of the glossary unless another name does, and what they mean beside one."""
+
+
+def _second_meanings(wanted: Mapping[str, inspect.Parameter]) -> dict[str, str]:
+    """The required arguments whose name means another size, as a plainer name beside it means what it would."""
+    found: dict[str, str] = {}
+    for word, (piece, other) in _SECOND_MEANINGS.items():
+        names = named(word, wanted)
+        doubtful = [name for name in names if pieces_of(name)[-1:] == [piece] and is_required(wanted[name])]
+        found |= dict.fromkeys(doubtful if len(doubtful) < len(names) else (), other)
+    return found
 
 
 def colors_of(wanted: Iterable[str]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from attnlab.core.constructors import glossary_word, named, signature_of
+from attnlab.core.constructors import glossary_word, is_required, named, signature_of
 from attnlab.core.errors import AttnlabError
 from attnlab.strangers.loading.callers import callers_of, literal_calls
 from attnlab.strangers.loading.making import Maker
@@ -83,5 +83,10 @@ def _makers(
     wider = dict.fromkeys(plain.wide_images, _WIDER_SIDE)
     if wider:
         yield Maker(factory, name, wider | dict(given), causal=causal)
+    heads = [name for name in named("n_heads", plain.wanted) if is_required(plain.wanted[name])]
+    if heads and not named("n_heads", given):
+        of_one = Maker(factory, name, dict.fromkeys(heads, 1) | dict(given), causal=causal)
+        of_one.notes += ("with one head, as no call was found that runs with several",)
+        yield of_one
     for choice in range(_MOST_SUPPOSED) if plain.asks else ():
         yield Maker(factory, name, given, causal=causal, supposing=choice, elsewhere=next(iter(calls), None))

@@ -54,6 +54,9 @@ _PHRASES: tuple[tuple[tuple[str, ...], bool, bool], ...] = (
 )  # fmt: skip
 """The same of docstrings."""
 
+_BOTH = re.compile(r"\bencoders? (and|or|nor) (the )?decoders?( only)?\b", re.IGNORECASE)
+"""Of both at once nothing is said that "decoder only" says of a model."""
+
 _ASKS_FOR_MASK = re.compile(r"(use_|apply_)?(causal_)?mask(ed|_flag)?")
 _DIAGONALS = (-1, 0, 1, 2)  # of a triangle meant to be causal, one off in either direction included
 
@@ -81,7 +84,7 @@ def causal_said(module: nn.Module, text: str, arguments: Mapping[str, Any]) -> C
     for name in asking:
         if own[name] or name in {**vars(module), **arguments}:
             return CausalClaim(own[name], f"its argument {name}={own[name]}")
-    name, said = type(module).__name__, " ".join(" ".join(descriptions(module)).split())
+    name, said = type(module).__name__, _BOTH.sub("encoder-decoder", " ".join(" ".join(descriptions(module)).split()))
     for likely in (False,) if asking else (False, True):
         by_name = (causal for words, causal, only in _NAMES if only is likely and re.search(words, name))
         by_text = (causal for words, causal, only in _PHRASES if only is likely and phrases(*words).search(said))

@@ -92,16 +92,50 @@ def names_read_otherwise(module: nn.Module) -> set[str]:
     return {one.id for one in nodes_of(source_of_forward(module)) if _is_name(one)} - names_read(module)
 
 
+def computed_with(module: nn.Module) -> set[str]:
+    """The names with which a ``forward`` computes in every call, and of which it never asks whether they are there."""
+    nodes = [node for each in parsed(source_of_forward(module)) for node in _in_every_call(each, module)]
+    used = [node.value for node in nodes if isinstance(node, ast.Attribute | ast.Subscript)]
+    used += [one for node in nodes if isinstance(node, ast.BinOp) for one in (node.left, node.right)]
+    used += [one for node in nodes if _joins(node) for one in getattr(node.args[0], "elts", ())]
+    everything = nodes_of(source_of_forward(module))
+    asked = [node for node in everything if isinstance(node, ast.Compare | ast.BoolOp | ast.UnaryOp)]
+    asked += [node.test for node in everything if isinstance(node, ast.If | ast.IfExp)]
+    doubted = {one for node in asked for one in ast.walk(node)}
+    doubted |= {node for node in everything if _is_name(node) and isinstance(node.ctx, ast.Store)}
+    return {one.id for one in used if _is_name(one)} - {one.id for one in doubted if _is_name(one)}
+
+
+def _joins(node: ast.AST) -> TypeGuard[ast.Call]:
+    """Whether tensors are joined, all of which must be there."""
+    called = node.func if isinstance(node, ast.Call) and node.args else None
+    return getattr(called, "attr", getattr(called, "id", "")) in ("cat", "concat", "concatenate", "stack")
+
+
+def _in_every_call(node: ast.AST, module: nn.Module) -> Iterator[ast.AST]:
+    """Yield all that a piece of code is made of, but for what some calls leave out."""
+    yield node
+    children = [*_chosen(node, module)]
+    if isinstance(node, ast.If | ast.IfExp | ast.Try) and children == [*ast.iter_child_nodes(node)]:
+        children = []
+    for child in children:
+        yield from _in_every_call(child, module)
+
+
 def _taken(node: ast.AST, module: nn.Module) -> Iterator[ast.AST]:
     """Yield all that a piece of code is made of, of a choice by what the module holds only what is chosen."""
     yield node
-    children = list(ast.iter_child_nodes(node))
+    for child in _chosen(node, module):
+        yield from _taken(child, module)
+
+
+def _chosen(node: ast.AST, module: nn.Module) -> list[ast.AST]:
+    """The pieces of a piece of code, of a choice by what the module holds only what is chosen."""
     if isinstance(node, ast.If | ast.IfExp) and _asks_itself(node.test):
         with contextlib.suppress(Exception):  # a person's code
             taken = node.body if eval(ast.unparse(node.test), {"self": module}) else node.orelse
-            children = taken if isinstance(taken, list) else [taken]
-    for child in children:
-        yield from _taken(child, module)
+            return [*taken] if isinstance(taken, list) else [taken]
+    return [*ast.iter_child_nodes(node)]
 
 
 def _asks_itself(test: ast.expr) -> bool:
