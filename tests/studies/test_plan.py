@@ -87,19 +87,23 @@ class Late(nn.Module):
 
     def __init__(self, d_model: int):
         super().__init__()
-        self.map = nn.Linear(d_model, d_model)
+        self.map, self.gate = nn.Linear(d_model, d_model), nn.Parameter(torch.full((), {gate}))
 
     def forward(self, x):
         ahead = torch.cat((x[:, 1:], x[:, -1:]), 1)
         late = torch.arange(x.shape[1], device=x.device)[None, :, None] >= {first}
-        return self.map(torch.where(late, ahead, x))
+        return self.map(x + self.gate * torch.where(late, ahead, x))
 """
+HEARD = "its outputs depend on inputs up to 1 position ahead: it sees what it should predict"
+UNHEARD = "sees the future: it has no mask argument, and its output depends on later positions"
 
 
-@pytest.mark.parametrize(("first", "sees"), [(9, True), (1000, False)])
-def test_what_sees_ahead_only_late_is_said_before_training(first, sees, tmp_path, words, capsys):
+@pytest.mark.parametrize(
+    ("first", "gate", "message"), [(9, 1.0, HEARD), (1000, 1.0, None), (0, 0.0, UNHEARD)], ids=["late", "none", "gated"]
+)
+def test_what_sees_ahead_only_late_is_said_before_training(first, gate, message, tmp_path, words, capsys):
     (tmp_path / "text.txt").write_text(words)
-    (tmp_path / "late.py").write_text(LATE.format(first=first))
+    (tmp_path / "late.py").write_text(LATE.format(first=first, gate=gate))
     study = {
         "question": "Does it see ahead?",
         "task": {"name": "char-lm", "text": str(tmp_path / "text.txt"), "context": 20, "batch": 2},
@@ -111,9 +115,8 @@ def test_what_sees_ahead_only_late_is_said_before_training(first, sees, tmp_path
     (tmp_path / "study.yaml").write_text(json.dumps(study))
     assert call(["plan", str(tmp_path / "study.yaml"), "--no-calibrate", "--json"]) == FINE
     alarms = json.loads(capsys.readouterr().out)["alarms"]
-    message = "its outputs depend on inputs up to 1 position ahead: it sees what it should predict"
     expected = {"check": "causality", "variant": "late", "message": message}
-    assert [alarm for alarm in alarms if alarm["check"] == "causality"] == ([expected] if sees else [])
+    assert [alarm for alarm in alarms if alarm["check"] == "causality"] == ([expected] if message else [])
 
 
 def test_code_that_ends_its_process_is_said(tiny, tmp_path):

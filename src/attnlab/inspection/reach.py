@@ -24,7 +24,7 @@ MOST_CALLS = MOST_CUTS // SAMPLES + 32  # of the model, roughly: bisections take
 ENDS = 32  # cuts at either end, one after each position
 TELLING = 3  # cuts that are first made in all sequences at once
 LEAKS = 3  # outputs of which it is asked how far ahead they see
-ROUNDING = {torch.float64: 2.0**-44, torch.float32: 2.0**-15}
+ROUNDING = {torch.float64: 2.0**-44, torch.float32: 2.0**-15, torch.float16: 2.0**-7, torch.bfloat16: 2.0**-5}
 """Of the largest output: what sums differ by when a module makes them in another order."""
 PLAIN = 2.0**20  # times as much: an influence that has not faded until it is hardly seen
 PROBE_SEED = 0  # the same random numbers in every forward pass, so that only the input differs
@@ -104,8 +104,9 @@ def reach(model: nn.Module, inputs: Tensor | Sequence[Tensor], position: int = -
     sequences do not see each other, each of 4 is cut at another place in the same forward pass; that makes some 60.
     Compared are outputs of calls of equal shapes, up to 2^-44 of the largest (2^-15 in float32): a module that
     gathers positions before it multiplies them (experts that are chosen, sequences that are packed) sums in another
-    order as soon as one goes elsewhere. An influence that has decayed below that, as in a recurrent network over a
-    hundred steps, is not seen.
+    order as soon as one goes elsewhere. What is clean in float64 on 4 sequences is called once more as it runs, in its
+    own format on the whole batch: a fast path may see what the reference path beside it does not. An influence that
+    has decayed below that, as in a recurrent network over a hundred steps, is not seen.
     """
     with torch.random.fork_rng(devices=[]):  # leave the caller's random numbers as they are
         probe = _Probe(model, (inputs,) if isinstance(inputs, Tensor) else inputs)
@@ -114,23 +115,34 @@ def reach(model: nn.Module, inputs: Tensor | Sequence[Tensor], position: int = -
             raise ModuleError(f"position must lie within the {length} positions of the input; got {position}")
         mixes_batch = probe.mixes_batch()
         past, future = probe.past(position % length), probe.future(one_by_one=mixes_batch)
+        if not (mixes_batch or future):
+            running = _Probe(model, probe.given, as_it_runs=True)
+            mixes_batch = running.mixes_batch()
+            future = 0 if mixes_batch else running.future(one_by_one=False)
         return Reach(past, future, mixes_batch, probe.delay(position % length) if past else 0)
 
 
 @final
 class _Probe:
-    """Run a copy of a model, in float64 where it can, on changed inputs and compare with the unchanged ones."""
+    """Run a copy of a model on changed inputs and compare with the unchanged ones.
 
-    def __init__(self, model: nn.Module, inputs: Sequence[Tensor]) -> None:
+    It runs in float64 where it can and on few sequences, or as it is.
+    """
+
+    def __init__(self, model: nn.Module, inputs: Sequence[Tensor], *, as_it_runs: bool = False) -> None:
         self.original: Shaped[Tensor, "batch length *features"]
-        try:
-            self._begin(model, inputs, torch.float64)
-        except RuntimeError:  # what it makes by itself stays in another format
-            self._begin(model, inputs, torch.float32)
+        self.given = inputs
+        if as_it_runs:
+            self._begin(model, inputs, None)
+        else:
+            try:
+                self._begin(model, inputs, torch.float64)
+            except RuntimeError:  # what it makes by itself stays in another format
+                self._begin(model, inputs, torch.float32)
         first = self.original
         self.answers = self.baseline.shape[1] if self.baseline.ndim > 1 else 0
         known = self.baseline[self.baseline.isfinite()].abs()
-        self.rounding = ROUNDING[self.dtype] * float(known.max()) if len(known) else 0.0
+        self.rounding = self._coarsest() * float(known.max()) if len(known) else 0.0
         batch, length = first.shape[:2]
         if self.baseline.shape[:2] not in {(batch, length), (batch, 1)}:
             raise ModuleError(
@@ -138,12 +150,22 @@ class _Probe:
                 f"reach; got {tuple(self.baseline.shape)}"
             )
 
-    def _begin(self, model: nn.Module, inputs: Sequence[Tensor], dtype: torch.dtype) -> None:
-        """Call a copy of the model in a format on unchanged inputs."""
-        self.dtype, self.model = dtype, register_parts(copy.deepcopy(model)).to(dtype).eval()
-        self.original, *self.rest = (_in_format(_few(tensor), dtype) for tensor in inputs)
+    def _begin(self, model: nn.Module, inputs: Sequence[Tensor], dtype: torch.dtype | None) -> None:
+        """Call a copy of the model on unchanged inputs: in a format on few of them, or as it is on all."""
+        self.dtype, self.model = dtype, register_parts(copy.deepcopy(model)).eval()
+        some = [_at_least_two(tensor if dtype is None else tensor[:SAMPLES]) for tensor in inputs]
+        if dtype is not None:
+            self.model, some = self.model.to(dtype), [_in_format(tensor, dtype) for tensor in some]
+        self.original, *self.rest = some
         self.changed = _changed(self.original)
         self.baseline = self._run(self.original)
+
+    def _coarsest(self) -> float:
+        """The rounding of the format that the copy runs in; as it is, of the coarsest of its own."""
+        if self.dtype is not None:
+            return ROUNDING[self.dtype]
+        formats = {self.baseline.dtype, *(one.dtype for one in self.model.parameters())}
+        return max(ROUNDING.get(one, ROUNDING[torch.float32]) for one in formats)
 
     def past(self, position: int) -> int:
         """The number of positions from the farthest past one that matters up to this one."""
@@ -229,10 +251,9 @@ class _Probe:
         return found if found.is_floating_point() or found.is_complex() else found.double()
 
 
-def _few(tensor: Shaped[Tensor, "batch ..."]) -> Shaped[Tensor, "few ..."]:
-    """At most `SAMPLES` sequences, and at least two, so that mixing can show."""
-    few = tensor[:SAMPLES]
-    return torch.cat((few, few)) if len(few) == 1 else few
+def _at_least_two(tensor: Shaped[Tensor, "batch ..."]) -> Shaped[Tensor, "some ..."]:
+    """One sequence twice, so that mixing can show."""
+    return torch.cat((tensor, tensor)) if len(tensor) == 1 else tensor
 
 
 def _in_format(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -11,7 +11,7 @@ from typing import Any
 from attnlab.core.contracts import Floor
 from attnlab.studies.judge.results import Alarm, VariantResults
 from attnlab.studies.judge.statistics import two_groups
-from attnlab.studies.plan.plan import Plan
+from attnlab.studies.plan.plan import SEES_AHEAD, Plan, PlannedVariant
 from attnlab.training.recipe.target import is_reached
 
 FAR = 0.25
@@ -60,8 +60,16 @@ def alarms_of(plan: Plan, variants: tuple[VariantResults, ...], rules: Mapping[s
 
 def alarms_before(plan: Plan) -> list[Alarm]:
     """What is doubtful before anything is trained: about the data, and about variants that see ahead already."""
-    of_reach = (_reach_alarms(plan, variant.name, variant.reach or {}) for variant in plan.variants)
+    of_reach = (_alarms_before(plan, variant) for variant in plan.variants)
     return [*(Alarm("data", None, message) for message in plan.task.alarms()), *itertools.chain(*of_reach)]
+
+
+def _alarms_before(plan: Plan, variant: PlannedVariant) -> Sequence[Alarm]:
+    """What a variant sees ahead as it is built, or else what a module does that is not heard yet, as behind a gate."""
+    found = tuple(_reach_alarms(plan, variant.name, variant.reach or {}))
+    if found or not plan.task.causal:
+        return found
+    return [Alarm("causality", variant.name, note) for note in variant.notes if note.startswith(SEES_AHEAD)]
 
 
 def _reach(plan: Plan, variant: VariantResults) -> Mapping[str, Any]:

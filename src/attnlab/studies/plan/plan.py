@@ -48,6 +48,8 @@ MATCHED = {"parameters": "parameters", "flops": "flops_per_token"}
 OWN_START = "a module of your own keeps the weights it starts with; the model's init draws the lab's layers alone"
 ABOUT_PADDING = "padding"
 """How notes about padding begin; they are left out where the task does not pad."""
+SEES_AHEAD = "sees the future"
+"""How the note on a module of one's own begins whose outputs depend on later positions, heard in its model or not."""
 LONGEST_TIMED_STEP_S = 5.0
 """A step that takes longer by its FLOPs alone is not tried: a dozen of them, with their memory, is no longer a plan."""
 NOT_TIMED = "a step takes too long to be timed; seconds are those of steps alone, at the pace of large matrix products"
