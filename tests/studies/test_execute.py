@@ -483,7 +483,11 @@ def test_what_tuning_chose_is_missed(finished):
 def test_rules_of_an_earlier_version_are_judged_and_it_is_said(tiny, tmp_path):
     plan, out = begun(tiny, tmp_path / "out")
     rules = json.loads((out / "rules.json").read_text())
-    (out / "rules.json").write_text(json.dumps({k: v for k, v in rules.items() if k not in ("levels", "looks")}))
+    older = {name: value for name, value in rules.items() if name not in ("levels", "looks")}
+    study = json.loads((out / "study.json").read_text())
+    hashed = {name: value for name, value in older.items() if name not in ("hash", "fixed_at")}
+    older["hash"] = rules_hash(hashed, study_hash(study["content"], study["files"]), study["data"])
+    (out / "rules.json").write_text(json.dumps(older | {"extended": []}))
     for cell in plan.judged_cells({variant.name: {} for variant in plan.variants}):
         (out / cell.folder).mkdir(parents=True)
         write_result(out / cell.folder, plan, 1.0 + 0.01 * cell.seed)
@@ -493,6 +497,9 @@ def test_rules_of_an_earlier_version_are_judged_and_it_is_said(tiny, tmp_path):
         "nothing shows whether records in the folder were changed"
     ]
     assert len(results.looks) == 1
+    (out / "rules.json").write_text(json.dumps(older | {"smallest_effect": 5.0}))
+    with pytest.raises(RunError, match="was changed after the study began"):
+        read_results(out)
 
 
 @pytest.mark.usefixtures("in_process")

@@ -44,6 +44,7 @@ def test_all_looks_together_err_as_often_as_is_allowed():
     ("given", "message"),
     [
         ({"at_least": 5, "at_most": 3}, "at_most must not be below at_least; got 3 below 5"),
+        ({"at_least": 30}, "at_most must not be below at_least; got 20 \\(its default\\) below 30"),
         ({"at_least": 1}, "at_least must be a whole number from 2 on, as one seed shows nothing; got 1"),
         ({"at_most": 100_000}, "at_most must be at most 200; got 100000"),
         ({"at_most": 2.5}, "at_most must be a whole number from 2 on"),

@@ -58,7 +58,8 @@ def checked_seeds(given: Mapping[str, Any]) -> Seeds:
     if seeds.at_most > MOST_SEEDS:
         raise ValueError(f"at_most must be at most {MOST_SEEDS}; got {seeds.at_most}")
     if seeds.at_most < seeds.at_least:
-        raise ValueError(f"at_most must not be below at_least; got {seeds.at_most} below {seeds.at_least}")
+        unset = "" if "at_most" in given else " (its default)"
+        raise ValueError(f"at_most must not be below at_least; got {seeds.at_most}{unset} below {seeds.at_least}")
     return seeds
 
 

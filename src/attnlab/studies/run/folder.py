@@ -26,7 +26,7 @@ INSIDE = "inside.json"
 """File of a cell with predictions, attention maps and measured reach."""
 CLOCK = "clock.json"
 """File of a cell with the seconds of its steps, measured in turns with those of the other variants."""
-_BESIDE_RULES = ("hash", "fixed_at")
+_BESIDE_RULES = ("hash", "fixed_at", "extended")
 _PREFIX = {"content": "", "files": "file", "scale": "scale"}
 
 
@@ -55,12 +55,11 @@ def read_rules(out: Path) -> dict[str, Any]:
         If they, or the study, are not what the study began with.
     """
     rules, study = read_json(out / RULES), read_study(out)
-    if "levels" not in rules and SEAL not in read_json(out / STUDY):  # folders of earlier versions
+    is_older, is_whole = "levels" not in rules and SEAL not in read_json(out / STUDY), {"files", "data"} <= study.keys()
+    if is_older and not is_whole:  # folders of the first versions tell too little to know
         return rules
     own = {key: value for key, value in rules.items() if key not in _BESIDE_RULES}
-    if not {"files", "data"} <= study.keys() or rules["hash"] != rules_hash(
-        own, study_hash(study["content"], study["files"]), study["data"]
-    ):
+    if not is_whole or rules["hash"] != rules_hash(own, study_hash(study["content"], study["files"]), study["data"]):
         raise RunError(
             f"{out}: {RULES} or {STUDY} was changed after the study began, so nothing can be judged by them; put back "
             "what was changed, or run the study anew in another folder"
