@@ -193,6 +193,14 @@ def test_batch_norm_is_told_as_what_it_is_and_accused_where_the_future_is_hidden
     assert "later positions enter what is meant to see none" in only_error(module, causal=True).message
 
 
+def test_the_own_part_in_which_samples_meet_is_named():
+    """A layer of torch, and what is written in the forward itself, has no class of one's own to name."""
+    whole = only_error(nn.Sequential(nn.Linear(D, D), Centered()))
+    assert (whole.samples_meet_in, whole.to_json()["samples_meet_in"]) == ("Centered", "Centered")
+    for module, convention in ((Centered(), {}), (Recurrent(), {"layout": "batch-first", "layout_by": "a test"})):
+        assert "samples_meet_in" not in only_error(module, **convention).to_json()
+
+
 def test_a_softmax_over_the_batch_is_named():
     assert "softmax runs over the batch" in only_error(OverBatch()).message
 

@@ -147,6 +147,24 @@ class Scrambled(nn.Module):
         return self.out(functional.scaled_dot_product_attention(q, k, v, is_causal=True).reshape(x.shape))
 
 
+class Across(nn.Module):
+    """Attention that takes its input for (length, batch, d_model)."""
+
+    def __init__(self, d_model):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(d_model, 3 * d_model), nn.Linear(d_model, d_model)
+
+    def forward(self, x):
+        q, k, v = (one.transpose(0, 1) for one in self.qkv(x).chunk(3, -1))
+        return self.out(functional.scaled_dot_product_attention(q, k, v).transpose(0, 1))
+
+
+class AcrossModel(Model):
+    """A language model around a mixer, whose places are those of the second axis. tokens: (batch, length)."""
+
+    mixer = Across
+
+
 class ScrambledModel(Model):
     """A language model around a mixer. tokens: (batch, length)."""
 

@@ -182,6 +182,7 @@ def test_known_effects_of_trained_weights_are_those_of_the_run(tmp_path):
         ("Placeless", "no positions", "positions"),
         ("TorchLayers", "no positions", "positions"),
         ("Encoding", "the batch read as time", "swapped"),
+        ("AcrossModel", "the batch read as time", "swapped_in"),
         ("DroppingModel", "dropout in evaluation", "quiet"),
         ("Frozen", "frozen weights", "thawed"),
         ("Listed", "weights without a gradient", "thawed"),
@@ -195,16 +196,26 @@ def test_known_effects_of_trained_weights_are_those_of_the_run(tmp_path):
 )
 def test_what_is_removed_from_a_model_of_ones_own_is_no_longer_measured(name, cause, mending, tmp_path, texts):
     task = copying(tmp_path)
-    if name == "DroppingModel":
+    if name in ("AcrossModel", "DroppingModel"):
         task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
     if name in ("Certain", "Positive"):
         np.save(tmp_path / "y.npy", np.arange(40) % 3)
         task = {"name": "classify", "inputs": str(tmp_path / "x.npy"), "labels": str(tmp_path / "y.npy"), "batch": 8}
-    model, value = {"name": f"{OWN}:{name}"}, 30.0 if mending == "entry_times" else True
+    model, value = {"name": f"{OWN}:{name}"}, {"entry_times": 30.0, "swapped_in": "Across"}.get(mending, True)
     setups = [
         Setup("mine", task, one, {}) for one in (model, {"name": "mended", "part": model, "mending": {mending: value}})
     ]
     assert [STILL[cause](measure(setup)) for setup in setups] == [True, False]
+
+
+def test_a_part_in_which_samples_meet_is_given_the_other_layout(texts):
+    task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
+    setup = Setup("mine", task, {"name": f"{OWN}:AcrossModel"}, {"budget": {"steps": 40}})
+    finding = WRONG | {"check": "batch-independence", "samples_meet_in": "Across"}
+    known = Known(setup, build_task(task), [Examined(f"{OWN}:AcrossModel", "model", findings=[finding])])
+    cause = next(one for one in candidates({"mine": known}) if one.name == "the batch read as time")
+    assert cause.removed == "Across is given (length, batch, d_model)"
+    assert cause.changes["mine"]["model"]["mending"] == {"swapped_in": "Across"}
 
 
 def test_settings_that_are_not_the_default_are_each_removed():

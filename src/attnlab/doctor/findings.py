@@ -56,6 +56,8 @@ class Finding:
         Whether a person accepts it: it is told, and means nothing for the verdict.
     scores_times : float, optional
         Of a wrong scale: what the scores would have to be multiplied by, at the sizes that were examined.
+    samples_meet_in : str, optional
+        Of samples that see each other: the class of the submodule in which they meet first.
     """
 
     check: str
@@ -67,6 +69,7 @@ class Finding:
     nature: Nature | None = None
     accepted: bool = False
     scores_times: float | None = None
+    samples_meet_in: str | None = None
 
     @property
     def weighs(self) -> Nature:
@@ -83,7 +86,7 @@ class Finding:
         """The finding as plain data."""
         data = asdict(self)
         del data["nature"]
-        return {key: value for key, value in data.items() if key != "scores_times" or value is not None}
+        return {key: value for key, value in data.items() if value is not None}
 
 
 @final

@@ -15,6 +15,7 @@ from typing import Any, Self, final
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from attnlab.core.build import Spec
 from attnlab.core.errors import SpecError, nearest
@@ -44,6 +45,8 @@ class Mending:
         Whether scores of later positions are masked before their softmax, whatever the module masks itself.
     swapped : bool
         Whether the module is given ``(length, batch, ...)``: it reads the first axis as time.
+    swapped_in : str
+        Class of the parts that alone are given ``(length, batch, ...)``, whatever the module gives them.
     leak : float
         Slope of rectifiers below zero; 0 leaves them as they are.
     fresh : bool
@@ -94,6 +97,7 @@ class Mending:
     scores_times: float = 1.0
     masked: bool = False
     swapped: bool = False
+    swapped_in: str = ""
     leak: float = 0.0
     fresh: bool = False
     usual_start: Sequence[str] = ()
@@ -148,6 +152,9 @@ class Mending:
         for layer in layers_with_norm_behind(module) if self.norm_first else ():
             layer.norm_first = True  # pyrefly: ignore
         put_norms_first(module, self.norms_first)
+        for part in (one for one in module.modules() if type(one).__name__ == self.swapped_in):
+            part.register_forward_pre_hook(_given_swapped, with_kwargs=True)
+            part.register_forward_hook(lambda _, __, output: tree_map(_swapped, output))
         if self.chained:
             _chain(layers_of(module))
         for layer in layers_of(module) if self.skips else ():
@@ -277,6 +284,17 @@ class MendedMixer(AbstractKeylessMixer):
     def extra_repr(self) -> str:
         """What is changed, for printing."""
         return str(self.mending)
+
+
+def _given_swapped(_: nn.Module, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, Any]:
+    """What a part is given, in the other layout."""
+    return tree_map(_swapped, (given, named))
+
+
+def _swapped(value: Any) -> Any:
+    """Activations with their first two axes swapped; other values as they are."""
+    is_activations = isinstance(value, Tensor) and value.is_floating_point() and value.ndim > 2
+    return value.transpose(0, 1) if is_activations else value
 
 
 def register_parts(module: nn.Module) -> nn.Module:

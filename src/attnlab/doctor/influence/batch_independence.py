@@ -87,6 +87,10 @@ TEXTS: Mapping[str, FindingText] = {
 """What -> its text; braces are filled with what was measured."""
 
 
+_BY_AXIS = ("something", "layout")
+"""Causes behind which a part may take the batch for time."""
+
+
 def check_batch_independence(exam: Examination) -> Iterator[Finding]:
     """Replace one sample and look at the others; then call each sample alone."""
     if not is_steady_when_fresh(exam):
@@ -131,16 +135,20 @@ def _layout_not_told(exam: Examination) -> Iterator[Finding]:
 
 def _found(exam: Examination, met: Leakage, *, train: bool) -> Finding:
     """What to say of samples that meet, with the cause where it can be told."""
-    cause, words = _cause(exam, exam.fresh(train=train))
+    module = exam.fresh(train=train)
+    place = _where_samples_meet(exam, module)
+    cause, words = _cause(exam, module, place)
     measured = "without bound" if met.signal == 0 else f"by up to {met.ratio:.2g} times its own change"
     evidence = f"replacing one of {BATCH} samples changes the outputs of the others {measured}"
     evidence += f" ({_MODES[train]}, length {exam.convention.length})"
-    return TEXTS[cause].finding(_ID, evidence, {"mode": _MODES[train], **words})
+    found = TEXTS[cause].finding(_ID, evidence, {"mode": _MODES[train], **words})
+    if place is None or place.is_whole or cause not in _BY_AXIS or not place.is_own(module):
+        return found
+    return replace(found, samples_meet_in=place.kind)
 
 
-def _cause(exam: Examination, module: nn.Module) -> tuple[str, dict[str, str]]:
+def _cause(exam: Examination, module: nn.Module, place: _Place | None) -> tuple[str, dict[str, str]]:
     """The most telling explanation: a key of `TEXTS`, and its words."""
-    place = _where_samples_meet(exam, module)
     norms = _batch_norms(exam, module, place)
     if norms:
         return "causal batch norm" if exam.convention.causal else "batch norm", {"names": norms}
@@ -251,6 +259,10 @@ class _Place:
     def words(self) -> str:
         """It for a message."""
         return f"`{self.name}` ({self.kind})" if self.name else "its own forward"
+
+    def is_own(self, module: nn.Module) -> bool:
+        """Whether its class is none of torch's."""
+        return not type(module.get_submodule(self.name)).__module__.startswith("torch.")
 
     @property
     def is_whole(self) -> bool:

@@ -170,6 +170,8 @@ def _remedy(situation: Known, one: Examined, finding: Mapping[str, Any]) -> tupl
 def _mending(situation: Known, finding: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if finding["check"] == "scale" and finding.get("scores_times"):
         return {"scores_times": round(float(finding["scores_times"]), 6)}
+    if finding.get("samples_meet_in"):
+        return {"swapped_in": finding["samples_meet_in"]}
     if finding["check"] == "normalization" and not STILL[TITLES["normalization"]](situation.measured):
         return None  # it is something else about the weights
     return MENDINGS.get(finding["check"])
@@ -181,6 +183,7 @@ def _done(mending: Mapping[str, Any]) -> str:
         "scores_times": "the scores are multiplied by {value:.3g} before the softmax",
         "masked": "scores of later positions are masked before the softmax",
         "swapped": "it is given (length, batch, d_model)",
+        "swapped_in": "{value} is given (length, batch, d_model)",
         "over_keys": "scores are normalized over the keys",
     }
     return "; ".join(words[key].format(value=value) for key, value in mending.items())
