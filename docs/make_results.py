@@ -43,7 +43,8 @@ class Cost(NamedTuple):
 
     def of(self, variant: dict[str, Any]) -> str:
         """Return the cost of a variant as text; empty where it has none."""
-        return "" if variant[self.key] is None else format(variant[self.key] / self.unit, self.form)
+        value = variant.get(self.key)
+        return "" if value is None else format(value / self.unit, self.form)
 
 
 COSTS = (
@@ -51,6 +52,7 @@ COSTS = (
     Cost("MFLOPs a token", "flops_per_token", 1e6, ".3g"),
     Cost("MiB a batch", "activation_bytes", 2**20, ".3g"),  # not in reports made before it was told there
     Cost("seconds a run", "seconds", 1, ".1f"),
+    Cost("sentences a second", "written_per_second", 1, ".3g"),  # of what translates or parses
 )
 
 
@@ -79,7 +81,7 @@ def table(report: dict[str, Any]) -> str:
         [_title(report, one), _difference(one, places), str(_seeds(report, one)), one["verdict"]]
         for one in report["verdicts"]
     ]
-    costs = [cost for cost in COSTS if all(cost.key in variant for variant in report["variants"])]
+    costs = [cost for cost in COSTS if any(variant.get(cost.key) is not None for variant in report["variants"])]
     measures = report["variants"][0]["metrics"]
     beside = [name for name in BESIDE if name in measures and metric not in BESIDE][:1]
     measured = [

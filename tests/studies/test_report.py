@@ -15,16 +15,16 @@ from tests.studies.example_results import ACCURACY, against, parts, shapes, tran
 
 from attnlab.core.contracts import Metric
 from attnlab.core.errors import RunError
-from attnlab.studies.judge.results import Alarm, CellResults
+from attnlab.studies.judge.results import MOST_DRAWN, Alarm, CellResults
 from attnlab.studies.report import headline, report, verdict_table, write_report
-from attnlab.studies.report.charts import _compressed_ticks, effect_caption, effects
+from attnlab.studies.report.charts import _compressed_ticks, _cost_rows, _effect_rows, effect_caption, effects
 from attnlab.studies.report.figures import figures
 from attnlab.studies.report.html import page
 from attnlab.studies.report.markdown import escape, markdown
-from attnlab.studies.report.numbers import duration, number, spread
+from attnlab.studies.report.numbers import ABSENT, duration, number, spread
 from attnlab.studies.report.span import Span, apart, beside, span_of
 from attnlab.studies.report.style import label
-from attnlab.studies.report.tables import RANKS, facts, measures, ranks, specifications, verdicts
+from attnlab.studies.report.tables import RANKS, WRITTEN, facts, measures, ranks, specifications, verdicts
 from attnlab.studies.report.words import CLOSE, OPEN, mean_seconds, price, title
 
 NAME = "attention only <script>alert(1)</script>"
@@ -124,7 +124,7 @@ def test_json_has_the_documented_keys_only(folder):
         *("study", "question", "task", "rules", "floors", "complete"),
         *("variants", "verdicts", "claims", "alarms", "environment", "heads"),
     }
-    costs = {"parameters", "flops_per_token", "activation_bytes", "seconds"}
+    costs = {"parameters", "flops_per_token", "activation_bytes", "seconds", "written_per_second"}
     assert set(found["variants"][0]) == {"name", "settings", "spec", "tuning", "metrics"} | costs
     assert set(found["variants"][0]["metrics"]["val_loss"]) == {"mean", "std", "values"}
     assert set(found["verdicts"][0]) == {
@@ -283,6 +283,47 @@ def test_runs_of_earlier_versions_have_maps_without_ranks():
     assert RANKS not in markdown(results, ()) + page(results, ())
 
 
+def test_charts_of_a_large_study_show_the_baseline_and_the_best():
+    results = parts()
+    first, *_ = results.variants
+    values = first.values("val_loss")
+    many = tuple(
+        dataclasses.replace(
+            first,
+            name=f"v{number}",
+            cells=tuple(
+                dataclasses.replace(cell, metrics={"val_loss": values[cell.seed] - number / 100})
+                for cell in first.cells
+            ),
+        )
+        for number in range(MOST_DRAWN + 6)
+    )
+    contrasts = tuple((one.name, "v0") for one in many[1:])
+    large = dataclasses.replace(results, variants=many, baseline="v0", contrasts=contrasts, alarms=())
+    best = [f"v{number}" for number in range(7, MOST_DRAWN + 6)]
+    assert [variant.name for variant in large.drawn] == ["v0", *best]
+    assert [row["variant"] for row in _effect_rows(large)[0]] == best[::-1]
+    assert [row["number"] for row in _cost_rows(large)] == ["1", *(str(int(name[1:]) + 1) for name in best)]
+    assert f"charts show the baseline and the {MOST_DRAWN - 1} best" in facts(large)
+    assert len(verdicts(large)) == len(many)
+    assert results.drawn == results.variants
+    assert not any("charts show" in fact for fact in facts(results))
+
+
+def writing(results, a_second):
+    """Results whose variants but for the first wrote so many sentences a second."""
+    return dataclasses.replace(
+        results,
+        variants=tuple(
+            dataclasses.replace(
+                one,
+                cells=tuple(dataclasses.replace(cell, written_per_second=a_second * bool(place)) for cell in one.cells),
+            )
+            for place, one in enumerate(results.variants)
+        ),
+    )
+
+
 def test_what_no_verdict_is_about_is_told_as_well(folder):
     """A study judged by its loss says what its translations score, and whatever else its task measures."""
     results = parts()
@@ -292,6 +333,10 @@ def test_what_no_verdict_is_about_is_told_as_well(folder):
     assert rows[0] == ("no attention", [spread(values)])
     for name in ("report.html", "report.md"):
         assert spread(values) in (folder / name).read_text()
+    assert measures(writing(results, 12.5)) == (
+        [*titles, WRITTEN],
+        [(name, [*of, "12.50 ± 0" if place else ABSENT]) for place, (name, of) in enumerate(rows)],
+    )
     alone = dataclasses.replace(results, metrics=(results.metric,))
     assert "Everything measured" not in markdown(alone, ()) + page(alone, figures(alone))
 

@@ -16,7 +16,7 @@ import torch
 from tests.training.tiny import N_IN, N_OUT, TinyTask, recipe, tiny_model
 from torch import nn
 
-from attnlab.core.contracts import Batch
+from attnlab.core.contracts import Batch, Judgement
 from attnlab.core.errors import DataError, Interrupted, ModuleError, RunError, SpecError, TrainingError
 from attnlab.training import load_model_weights, read_failure, read_metrics, read_result, train
 
@@ -60,7 +60,7 @@ def test_a_judge_sees_the_trained_model_once(tmp_path):
 
     def judge(model):
         seen.append((model.training, torch.is_grad_enabled(), weights(model)))
-        return {"points": 7.0}
+        return Judgement({"points": 7.0}, written=3)
 
     model = tiny_model()
     result = train(model, TinyTask(), recipe(11), judge=judge, folder=tmp_path)
@@ -68,13 +68,14 @@ def test_a_judge_sees_the_trained_model_once(tmp_path):
     assert (training, gradients) == (False, False)
     assert torch.equal(found, weights(model))
     assert result.metrics.keys() == {"val_mse", "test_mse", "points"}
+    assert result.written_per_second > 0
     assert train(tiny_model(), TinyTask(), recipe(11), judge=judge, folder=tmp_path).metrics == result.metrics
     assert len(seen) == 1, "a run that is done is not judged again"
 
 
 def test_a_judge_without_a_number_is_an_error():
     with pytest.raises(TrainingError, match="after step 11: points is nan though the training loss is finite"):
-        train(tiny_model(), TinyTask(), recipe(11), judge=lambda model: {"points": float("nan")})
+        train(tiny_model(), TinyTask(), recipe(11), judge=lambda model: Judgement({"points": float("nan")}))
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, final
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, final
 
 if TYPE_CHECKING:
     import torch
@@ -41,8 +41,25 @@ Predict = Callable[[Batch], "Tensor"]
 Write = Callable[["Sequence[str]"], "list[str]"]
 """A trained model at work: from sentences to what it writes for each."""
 
-Judge = Callable[["nn.Module"], "Mapping[str, float]"]
-"""What is measured once of a trained model as a whole, such as BLEU of its translations; by name of the metric."""
+
+@final
+class Judgement(NamedTuple):
+    """Hold what is measured once of a trained model as a whole, such as BLEU of its translations.
+
+    Parameters
+    ----------
+    metrics : mapping
+        By name.
+    written : int
+        Sentences that the model wrote for it.
+    """
+
+    metrics: Mapping[str, float]
+    written: int = 0
+
+
+Judge = Callable[["nn.Module"], Judgement]
+"""Measures a trained model, in evaluation mode and without gradients, as a whole."""
 
 
 @final

@@ -71,6 +71,8 @@ def test_the_summary_is_that_of_evalb(longest, expected):
     assert tuple(round(value, 2) for value in got) == expected
     assert (found.skipped, found.failed) == (2, 6)
     assert found.nearly == found.sentences
+    longer = compare_all(golds, guesses, shortest=(longest or 10**6) + 1)
+    assert found + longer == compare_all(golds, guesses), "every sentence is of one length"
 
 
 def test_particles_are_adverbs_and_punctuation_is_in_no_constituent():

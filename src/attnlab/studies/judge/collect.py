@@ -171,6 +171,7 @@ class _Folder:
                 status="done",
                 metrics=metrics,
                 seconds=result["seconds"],
+                written_per_second=result.get("written_per_second", 0.0),  # not in results of earlier versions
                 setting=str(Setting(result["precision"], result["compiled"])),
                 device=result.get("environment", {}).get("device", ""),
                 together=result.get("together", 1),  # not in results of earlier versions

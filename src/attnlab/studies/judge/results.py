@@ -23,6 +23,8 @@ from attnlab.training.recipe.target import SECONDS_TO_TARGET
 if TYPE_CHECKING:
     from attnlab.studies.judge.worth import PartsJudged
 
+MOST_DRAWN = 24
+"""Variants in a chart: of more, none is told from its neighbor, and the small panels of 200 take minutes to draw."""
 UNBELIEVABLE = ("causality", "batch", "floor", "best known")
 """Alarms that say that a number cannot be true, or is one of another task."""
 
@@ -37,6 +39,7 @@ class CellResults:
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Final value of every metric of the task; empty unless done."""
     seconds: float | None = None  # wall-clock training time, with the time spent on choosing how to compute
+    written_per_second: float = 0.0  # sentences that the model wrote in a second when it was judged; 0 if none
     setting: str | None = None  # how its steps were computed, as ``bf16, compiled``
     device: str = ""  # what it was computed on: ``cpu``, or the name of an accelerator
     together: int = 1  # with how many runs, itself included, it was trained as one program
@@ -93,6 +96,11 @@ class VariantResults:
     def attention(self) -> Mapping[str, Any] | None:
         """The attention maps of the first seed that kept some."""
         return next((cell.attention for cell in self.done if cell.attention and cell.attention.get("layers")), None)
+
+    @property
+    def written_per_second(self) -> tuple[float, ...]:
+        """How many sentences the model of each finished cell that was judged by what it writes wrote in a second."""
+        return tuple(cell.written_per_second for cell in self.done if cell.written_per_second)
 
     @property
     def settings(self) -> tuple[str, ...]:
@@ -175,6 +183,20 @@ class StudyResults:
     complete: bool
     answer: str | None = None
     heads: tuple[PartsJudged, ...] = ()
+
+    @functools.cached_property
+    def drawn(self) -> tuple[VariantResults, ...]:
+        """The variants that charts have room for: all, or the baseline and the best others, in the study's order."""
+        if len(self.variants) <= MOST_DRAWN:
+            return self.variants
+        sign = 1 if self.metric.better == "lower" else -1
+
+        def place(variant: VariantResults) -> tuple[bool, float]:
+            found = [value for value in variant.values(self.metric.name).values() if math.isfinite(value)]
+            return variant.name != self.baseline, sign * fmean(found) if found else math.inf
+
+        kept = {variant.name for variant in sorted(self.variants, key=place)[:MOST_DRAWN]}
+        return tuple(variant for variant in self.variants if variant.name in kept)
 
     def _repr_html_(self) -> str:
         """What each variant reached and what is concluded of it, with the alarms before."""

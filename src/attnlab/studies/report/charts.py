@@ -72,7 +72,9 @@ def effects(results: StudyResults) -> Any:
 
 def _effect_rows(results: StudyResults) -> tuple[list[dict[str, Any]], list[float], float]:
     """The rows of the chart of effects, the range of its axis, and what compresses it, as `_effect_domain` has it."""
-    rows = [_effect_row(results, one) for one in _ranked((*results.verdicts, *results.exploratory), results.metric)]
+    drawn = {variant.name for variant in results.drawn}
+    found = tuple(one for one in (*results.verdicts, *results.exploratory) if one.variant in drawn)
+    rows = [_effect_row(results, one) for one in _ranked(found, results.metric)]
     return rows, *_effect_domain(rows, results.smallest_effect)
 
 
@@ -268,10 +270,10 @@ def cost(results: StudyResults) -> Any:
 
 def _cost_rows(results: StudyResults) -> list[dict[str, Any]]:
     """One row per variant that finished a seed."""
-    rows = []
+    rows, drawn = [], {variant.name for variant in results.drawn}
     for place, variant in enumerate(results.variants, start=1):
         values = [value for value in variant.values(results.metric.name).values() if math.isfinite(value)]
-        if values:
+        if values and variant.name in drawn:
             found = sorted(results.concluded(variant.name), key=lambda one: one.baseline != results.baseline)
             rows.append(_cost_row(place, variant, values, found[0].verdict if found else "baseline"))
     return rows

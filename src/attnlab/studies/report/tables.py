@@ -33,6 +33,7 @@ def facts(results: StudyResults) -> list[str]:
         *(f"{numbers.amount(float(amount), unit)} each" for unit, amount in budget.items()),
         *([f"scale {results.scale}"] if results.scale else []),
         *(f"computed in {setting}" for setting in settings if len(settings) == 1 and setting != PLAIN),
+        *([f"charts show the baseline and the {shown - 1} best" for shown in [len(results.drawn)] if shown < variants]),
     ]
 
 
@@ -178,11 +179,19 @@ def floors(results: StudyResults) -> list[tuple[str, str, str, str]]:
     ]
 
 
+WRITTEN = "sentences written a second"
+"""Title of how fast a model translates or parses what it is judged by."""
+
+
 def measures(results: StudyResults) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """What else was measured, beside what the verdicts are about."""
     others = [metric for metric in results.metrics if metric.name != results.metric.name]
     titles = [f"{metric.name} ({metric.unit})" if metric.unit else metric.name for metric in others]
-    return titles, [(one.name, [_reached(one, metric.name) for metric in others]) for one in results.variants]
+    found = [(one.name, [_reached(one, metric.name) for metric in others]) for one in results.variants]
+    if not any(one.written_per_second for one in results.variants):
+        return titles, found
+    speeds = [numbers.spread(one.written_per_second) for one in results.variants]
+    return [*titles, WRITTEN], [(name, [*of, speed]) for (name, of), speed in zip(found, speeds, strict=True)]
 
 
 RANKS = (

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from attnlab.core.contracts import Judge, JudgedTask, StudyTask
+from attnlab.core.contracts import Judge, JudgedTask, Judgement, StudyTask
 from attnlab.core.errors import DataError, SpecError
 from attnlab.core.sizes import require_not_negative, require_positive
 from attnlab.models.decoding.generation import EndMarks, Hypothesis, beam_search
@@ -40,7 +40,18 @@ def judge_of(task: StudyTask) -> Judge | None:
     if not task.judged or codec is None:
         return None
     judged = cast(JudgedTask, task)
-    return lambda model: judged.judge(lambda sources: _written(model, codec, sources))
+
+    def judge(model: nn.Module) -> Judgement:
+        counts: list[int] = []
+
+        def write(sources: Sequence[str]) -> list[str]:
+            counts.append(len(sources))
+            return _written(model, codec, sources)
+
+        metrics = judged.judge(write)
+        return Judgement(metrics, sum(counts))
+
+    return judge
 
 
 def with_translations(model: nn.Module, task: StudyTask, predictions: Mapping[str, Any]) -> dict[str, Any]:

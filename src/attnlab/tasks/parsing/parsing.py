@@ -33,11 +33,13 @@ from attnlab.text.trees.linear import CLOSE, TagDictionary, TreeVocabulary
 
 SHORT = 40
 """Words of the longest sentences that older papers judge."""
+LENGTHS = {"1_to_10": (1, 10), "11_to_20": (11, 20), "21_to_40": (21, 40), "from_41": (41, None)}
+"""By how many words sentences are also judged apart."""
 SHOWN = 5  # in a report
 
 
-def judged_metrics(prefix: str) -> tuple[Metric, ...]:
-    """What is judged of the trees of one held-out part."""
+def judged_metrics(prefix: str, gold: Sequence[Tree]) -> tuple[Metric, ...]:
+    """What is judged of the trees of one held-out part; by length where it has sentences of that length."""
     named = {
         "f1": "labelled bracketing F1",
         "recall": "labelled recall",
@@ -46,7 +48,15 @@ def judged_metrics(prefix: str) -> tuple[Metric, ...]:
         "exact": "trees all right",
         "tagging": "tags right",
     }
+    for name in _by_length(gold, gold):
+        named[f"f1_{name}"] = f"labelled bracketing F1, sentences of {name.replace('_', ' ')} words"
     return tuple(Metric(f"{prefix}_{name}", "%", "higher", title) for name, title in named.items())
+
+
+def _by_length(gold: Sequence[Tree], guesses: Sequence[Tree]) -> dict[str, float]:
+    """The F1 of sentences of each length, where there are any."""
+    compared = {name: compare_all(gold, guesses, shortest=a, longest=b) for name, (a, b) in LENGTHS.items()}
+    return {name: found.f1 for name, found in compared.items() if found.gold}
 
 
 @final
@@ -161,8 +171,8 @@ class Parsing:
             if not len(kept):
                 raise DataError(f"every tree of the {part} part has more than {max_length} tokens; raise max_length")
         self.metrics = tuple(Metric(f"{PREFIXES[part]}_loss", "nats/token", "lower", "loss") for part in self.parts)
-        judged_parts = self.parts if beam is not None else ()
-        self.judged = tuple(metric for part in judged_parts for metric in judged_metrics(PREFIXES[part]))
+        judged = [judged_metrics(PREFIXES[part], self._judged_of(part)) for part in self.parts if beam is not None]
+        self.judged = tuple(itertools.chain.from_iterable(judged))
         lengths = self._linearized["train"].longest[self._kept["train"]]
         self._cuts = cuts(np.sort(lengths), batch_tokens)
         if int(lengths.max()) > batch_tokens:
@@ -248,6 +258,7 @@ class Parsing:
             f"{prefix}_f1_short": short.f1,
             f"{prefix}_exact": whole.exact_match,
             f"{prefix}_tagging": whole.tagging,
+            **{f"{prefix}_f1_{name}": value for name, value in _by_length(gold, flat).items()},
         }
 
     def model_arguments(self) -> Mapping[str, Any]:

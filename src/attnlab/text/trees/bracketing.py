@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -143,7 +144,9 @@ def compare_trees(gold: Tree, guess: Tree | None) -> BracketScores:
     )
 
 
-def compare_all(gold: Sequence[Tree], guesses: Sequence[Tree | None], *, longest: int | None = None) -> BracketScores:
+def compare_all(
+    gold: Sequence[Tree], guesses: Sequence[Tree | None], *, shortest: int = 0, longest: int | None = None
+) -> BracketScores:
     """Compare the trees of a treebank.
 
     Parameters
@@ -152,8 +155,8 @@ def compare_all(gold: Sequence[Tree], guesses: Sequence[Tree | None], *, longest
         The right trees.
     guesses : sequence of Tree or None
         As many.
-    longest : int, optional
-        Words of the longest sentences that are judged, punctuation among them; all of them unless given.
+    shortest, longest : int, optional
+        Words of the shortest and the longest sentences that are judged, punctuation among them.
 
     Returns
     -------
@@ -167,9 +170,9 @@ def compare_all(gold: Sequence[Tree], guesses: Sequence[Tree | None], *, longest
     """
     if len(gold) != len(guesses):
         raise DataError(f"{len(guesses)} trees cannot be compared with {len(gold)}")
-    pairs = zip(gold, guesses, strict=True)
-    short = ((right, guess) for right, guess in pairs if longest is None or _length(right) <= longest)
-    return sum((compare_trees(right, guess) for right, guess in short), BracketScores())
+    most = math.inf if longest is None else longest
+    taken = (pair for pair in zip(gold, guesses, strict=True) if shortest <= _length(pair[0]) <= most)
+    return sum((compare_trees(right, guess) for right, guess in taken), BracketScores())
 
 
 def beside(guess: Tree, gold: Tree) -> list[tuple[str, bool]]:

@@ -105,6 +105,8 @@ class Result(AbstractOutcome):
         Seed of data order and dropout.
     environment : dict
         Versions, hardware, threads, device.
+    written_per_second : float
+        Sentences that the model wrote in a second when it was judged, scoring included; 0 where it wrote none.
     curve : list of dict
         The records of ``metrics.jsonl``; kept there alone in a run folder.
     """
@@ -113,6 +115,7 @@ class Result(AbstractOutcome):
     tokens: int
     seed: int
     environment: dict[str, Any]
+    written_per_second: float = 0.0
     curve: list[dict[str, Any]] = field(default_factory=list)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Mapping
 
 import torch
@@ -51,9 +52,18 @@ def training_accuracy(
     return _measured(caller.model, measure, step)
 
 
-def judged(caller: Caller, judge: Judge, *, step: int) -> dict[str, float]:
-    """What a judge measures of a trained model; the model is afterwards in training mode."""
-    return _measured(caller.model, lambda: judge(caller.model), step)
+def judged(caller: Caller, judge: Judge, *, step: int) -> tuple[dict[str, float], float]:
+    """What a judge measures of a trained model, and sentences written a second; the model is then in training mode."""
+    written: list[int] = []
+
+    def measure() -> Mapping[str, float]:
+        found = judge(caller.model)
+        written.append(found.written)
+        return found.metrics
+
+    began = time.perf_counter()
+    metrics = _measured(caller.model, measure, step)
+    return metrics, written[0] / (time.perf_counter() - began)
 
 
 def _measured(model: nn.Module, measure: Callable[[], Mapping[str, float]], step: int) -> dict[str, float]:

@@ -10,7 +10,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,7 @@ from attnlab.training.run.looks import Looks
 from attnlab.training.run.step import Caller, LossWatch, sequence_log_probabilities, task_loss
 from attnlab.training.speed.settings import Choice, Setting, wait_for
 
+T = TypeVar("T")
 CHECKPOINT_INTERVAL_S = 10.0  # where the recipe does not say: saving takes 0.1 s, which may be 1 % of a run
 MILLISECONDS = 3  # digits of the seconds in a record
 LAST_BATCHES = 10  # of training, in which a trained model's answers are counted
@@ -373,7 +374,7 @@ class Trainer:
     def finish(self) -> None:
         """Evaluate what has not been evaluated, and sum up."""
         state = self.state
-        metrics = dict(state.metrics)
+        metrics, written_per_second = dict(state.metrics), 0.0
         with self.evaluation_time():
             for part in self.task.parts[1:]:
                 metrics |= self.on_first(
@@ -382,13 +383,15 @@ class Trainer:
             metrics |= self.on_first(self._training_accuracy)
             if self.judge is not None:
                 judge = self.judge
-                metrics |= self.on_first(lambda: judged(self.caller, judge, step=state.step))
+                found, written_per_second = self.on_first(lambda: judged(self.caller, judge, step=state.step))
+                metrics |= found
         result = Result(
             **state.shared() | {"metrics": metrics},
             steps=state.step,
             tokens=state.step * self.task.tokens_per_step,
             seed=self.seed,
             environment=environment(self.caller.device) | self.division.recorded(),
+            written_per_second=written_per_second,
             curve=self.keeper.curve(),
         )
         self.say("done", {"metrics": metrics, "best": state.best, "seconds": state.seconds})
@@ -401,7 +404,7 @@ class Trainer:
         last = (self.task.train_batch(number, self.seed) for number in range(max(0, end - LAST_BATCHES), end))
         return training_accuracy(self.caller, self.task, last, self.state.setting, step=end)
 
-    def on_first(self, measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+    def on_first(self, measure: Callable[[], T]) -> T:
         """What the first rank measures of the whole model, on every rank."""
         if self.ranks.is_first:
             self.model.to(self.caller.device)  # where it is, unless it is sharded
