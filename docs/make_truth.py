@@ -40,7 +40,7 @@ MOST_SEEDS, EFFECT = 100, 0.1
 DESIGNS: tuple[int | Seeds, ...] = (3, 5, Seeds(at_least=3, at_most=20))
 RATES, CURVATURE = 5, 2.0
 """A grid of tuning: how many values, and how much is lost one of them away from the best, in standard deviations."""
-BASELINE = "baseline"
+BASELINE, ALONE = "baseline", "a fifth stuck, but none of the baseline's"
 
 Drawn = tuple[np.ndarray, Sequence[Tuned]]
 Noise = Callable[[np.random.Generator, tuple[int, int]], np.ndarray | Drawn]
@@ -70,6 +70,13 @@ def skewed(generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarray
 def plateau(generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
     """A fifth of the runs get stuck five standard deviations above the others; the mean is still zero."""
     return generator.standard_normal(shape) + 5 * (generator.random(shape) < 0.2) - 1.0
+
+
+def stuck_alone(generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
+    """A fifth of the runs get stuck, twenty standard deviations above, but none of the baseline; means are still zero."""
+    found = generator.standard_normal(shape)
+    found[1:] += 20 * (generator.random((shape[0] - 1, shape[1])) < 0.2) - 4.0
+    return found
 
 
 def failing(generator: np.random.Generator, shape: tuple[int, int]) -> np.ndarray:
@@ -105,6 +112,7 @@ NOISES: dict[str, Noise] = {
     "t with 3 degrees of freedom": heavy,
     "lognormal": skewed,
     "a fifth stuck": plateau,
+    ALONE: stuck_alone,
     "a tenth failing": failing,
     "normal, each tuned": tuned,
 }

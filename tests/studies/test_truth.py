@@ -32,6 +32,13 @@ def test_verdicts_err_no_more_often_than_is_said(truth, noise, seeds):
     assert found.wrong_sign <= 0.05
 
 
+def test_stuck_runs_of_one_side_alone_are_not_foreseen(truth):
+    """What the page admits: words about means that no run has shown yet, and never of equivalence."""
+    found = truth.cell(truth.ALONE, 3, 1, studies=STUDIES)
+    assert found.wrong_difference == pytest.approx(0.37, abs=4 * (0.37 * 0.63 / STUDIES) ** 0.5)
+    assert found.wrong_equivalence <= 0.05
+
+
 def test_real_studies_of_one_variant_under_two_names_differ_rarely(truth):
     studies, differing = truth.alike()
     assert studies == 40
