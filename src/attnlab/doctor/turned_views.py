@@ -14,13 +14,15 @@ from attnlab.doctor.findings import Finding, FindingText
 from attnlab.inspection.tape.tape import Event
 from attnlab.strangers.said.source import is_torchs_own, parsed, source_of_forward
 
+VIEWS_MOVE_NOTHING = "torch.Tensor.view: the order of elements stays, so axes cannot be exchanged; reczoo/FuxiCTR#30"
+"""Source of findings about views that stand for a permutation."""
 _VIEWS = ("view", "reshape")
 _TEXT = FindingText(
     "error",
     "`{view}` does not exchange the axes ({axes}): every number stays where it is, and positions and features are"
     " scrambled.",
     "exchange axes by `permute` or `transpose`, x.permute(0, 3, 1, 2), and view afterwards",
-    "torch.Tensor.view: the order of elements stays, so axes cannot be exchanged; reczoo/FuxiCTR#30",
+    VIEWS_MOVE_NOTHING,
 )
 
 

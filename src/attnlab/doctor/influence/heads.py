@@ -17,7 +17,7 @@ from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.padded import with_own_memory
 from attnlab.doctor.influence.steady import is_steady_when_fresh
 from attnlab.doctor.over_features import has_unit_factors, over_features
-from attnlab.doctor.turned_views import scrambled_axes
+from attnlab.doctor.turned_views import VIEWS_MOVE_NOTHING, scrambled_axes
 from attnlab.inspection.tape.attentions import TapedAttention, attentions
 from attnlab.inspection.tape.contractions import Operand
 from attnlab.inspection.tape.dependence import Dependence, dependence_of, differs
@@ -26,7 +26,6 @@ from attnlab.inspection.tape.tape import Change, Event, Tape
 from attnlab.strangers.calling.layouts import FILMS, SPLIT
 
 _ID = "heads-mixed"
-_SOURCE = "torch.Tensor.view: the order of elements stays, so axes cannot be exchanged; reczoo/FuxiCTR#30"
 _XCIT = "Vaswani 2017, arXiv:1706.03762, section 3.2.1; over features on purpose: Ali 2021 (XCiT), arXiv:2106.09681"
 _SPLIT = "x.view(batch, length, n_heads, d_head).transpose(1, 2)"
 _MERGE = "out.transpose(1, 2).reshape(batch, length, n_heads * d_head)"
@@ -39,7 +38,7 @@ TEXTS: Mapping[str, FindingText] = {
         "error",
         "Attention runs over the heads of each position instead of over the positions.",
         f"exchange heads and positions first: {_SPLIT}{_ACCEPT}",
-        _SOURCE,
+        VIEWS_MOVE_NOTHING,
     ),
     "over features": FindingText("error", _OVER_FEATURES, f"{_POSITIONS}{_ACCEPT}", _XCIT),
     "over features?": FindingText("warning", _OVER_FEATURES, f"{_POSITIONS}{_ACCEPT}", _XCIT, "set-up"),
@@ -47,19 +46,19 @@ TEXTS: Mapping[str, FindingText] = {
         "error",
         "Heads hold pieces of several samples: batch and heads are scrambled by a view.",
         f"transpose before you view: {_SPLIT}",
-        _SOURCE,
+        VIEWS_MOVE_NOTHING,
     ),
     "split": FindingText(
         "error",
         "Splitting the heads scrambles {names}: their rows are not the positions of the input.",
         f"view, then transpose: {_SPLIT}",
-        _SOURCE,
+        VIEWS_MOVE_NOTHING,
     ),
     "merge": FindingText(
         "error",
         "Merging the heads scrambles positions: an output is made of head outputs of other positions.",
         f"transpose, then reshape: {_MERGE}",
-        _SOURCE,
+        VIEWS_MOVE_NOTHING,
     ),
 }
 """What -> its text; braces are filled with what was measured."""
