@@ -301,12 +301,12 @@ def test_charts_of_a_large_study_show_the_baseline_and_the_best():
     contrasts = tuple((one.name, "v0") for one in many[1:])
     large = dataclasses.replace(results, variants=many, baseline="v0", contrasts=contrasts, alarms=())
     best = [f"v{number}" for number in range(7, MOST_DRAWN + 6)]
-    assert [variant.name for variant in large.drawn] == ["v0", *best]
+    assert [variant.name for variant in large.charted] == ["v0", *best]
     assert [row["variant"] for row in _effect_rows(large)[0]] == best[::-1]
     assert [row["number"] for row in _cost_rows(large)] == ["1", *(str(int(name[1:]) + 1) for name in best)]
     assert f"charts show the baseline and the {MOST_DRAWN - 1} best" in facts(large)
     assert len(verdicts(large)) == len(many)
-    assert results.drawn == results.variants
+    assert results.charted == results.variants
     assert not any("charts show" in fact for fact in facts(results))
 
 

@@ -26,8 +26,14 @@ TELLING = 3  # cuts that are first made in all sequences at once
 LEAKS = 3  # outputs of which it is asked how far ahead they see
 ROUNDING = {torch.float64: 2.0**-44, torch.float32: 2.0**-15, torch.float16: 2.0**-7, torch.bfloat16: 2.0**-5}
 """Of the largest output: what sums differ by when a module makes them in another order."""
+MOST_BATCHES = TELLING + 3  # calls of the whole batch as it runs, beside one more for as many cuts as it has sequences
 PLAIN = 2.0**20  # times as much: an influence that has not faded until it is hardly seen
 PROBE_SEED = 0  # the same random numbers in every forward pass, so that only the input differs
+
+
+def most_sequences(batch: int) -> int:
+    """How many sequences, roughly, a causal model is called with to measure its reach on a batch of so many."""
+    return MOST_CALLS * SAMPLES + MOST_BATCHES * batch + max(MOST_CUTS, batch)
 
 
 @final
@@ -109,14 +115,15 @@ def reach(model: nn.Module, inputs: Tensor | Sequence[Tensor], position: int = -
     has decayed below that, as in a recurrent network over a hundred steps, is not seen.
     """
     with torch.random.fork_rng(devices=[]):  # leave the caller's random numbers as they are
-        probe = _Probe(model, (inputs,) if isinstance(inputs, Tensor) else inputs)
+        given = (inputs,) if isinstance(inputs, Tensor) else inputs
+        probe = _Probe(model, given)
         length = probe.original.shape[1]
         if not -length <= position < length:
             raise ModuleError(f"position must lie within the {length} positions of the input; got {position}")
         mixes_batch = probe.mixes_batch()
         past, future = probe.past(position % length), probe.future(one_by_one=mixes_batch)
         if not (mixes_batch or future):
-            running = _Probe(model, probe.given, as_it_runs=True)
+            running = _Probe(model, given, as_it_runs=True)
             mixes_batch = running.mixes_batch()
             future = 0 if mixes_batch else running.future(one_by_one=False)
         return Reach(past, future, mixes_batch, probe.delay(position % length) if past else 0)
@@ -131,7 +138,6 @@ class _Probe:
 
     def __init__(self, model: nn.Module, inputs: Sequence[Tensor], *, as_it_runs: bool = False) -> None:
         self.original: Shaped[Tensor, "batch length *features"]
-        self.given = inputs
         if as_it_runs:
             self._begin(model, inputs, None)
         else:

@@ -440,6 +440,7 @@ def _choice(one: Parameter, index: int, *, d_head: int | None, vocab_size: int |
     memories = memories[::-1] if seems_tokens(one.name) else memories
     sequence = (given("x"), *memories, given("vector"))
     nothing = given("constant", None)
+    unsaid = (*sequence, nothing) if _NAMELESS.fullmatch(one.name.lower()) else (nothing, *sequence)
     turning = (one.role in ("rotary", "cos", "sin") and d_head is None) or one.role == "flag"
     choices: dict[str, Choice] = {
         "memory": (*memories, given("x"), given("vector")),
@@ -460,11 +461,7 @@ def _choice(one: Parameter, index: int, *, d_head: int | None, vocab_size: int |
         "start": (given("constant", 0),),
         "targets": (given("x"), given("one number each"), given("numbers"), given("vector")),
         "segments": (given("segments", 1), given("segments", 0)),  # 0 may mean padding
-        "open": sequence
-        if one.needed
-        else (*sequence, nothing)
-        if _NAMELESS.fullmatch(one.name.lower())
-        else (nothing, *sequence),
+        "open": sequence if one.needed else unsaid,
     }
     apart = () if one.apart is None else (replace(one.apart, by_name=by_name),)
     choice = (None,) if turning else choices.get(one.role, (given("x"),))

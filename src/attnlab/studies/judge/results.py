@@ -185,7 +185,7 @@ class StudyResults:
     heads: tuple[PartsJudged, ...] = ()
 
     @functools.cached_property
-    def drawn(self) -> tuple[VariantResults, ...]:
+    def charted(self) -> tuple[VariantResults, ...]:
         """The variants that charts have room for: all, or the baseline and the best others, in the study's order."""
         if len(self.variants) <= MOST_DRAWN:
             return self.variants

@@ -22,7 +22,7 @@ from attnlab.core.files import fingerprint
 from attnlab.core.machine import require_memory, within_memory
 from attnlab.core.processes.apart import call_apart, names_own_code
 from attnlab.inspection.cost import Cost, cost
-from attnlab.inspection.reach import MOST_CALLS, SAMPLES
+from attnlab.inspection.reach import most_sequences
 from attnlab.nn.foreign import ForeignMixer
 from attnlab.nn.foreign_model import ForeignModel
 from attnlab.studies.define.assemble import BESIDE, build_model, build_task, draws_data, measured_reach
@@ -354,8 +354,9 @@ def _plan_variant(study: Study, name: str, target: float | None) -> PlannedVaria
     planned = planned if target is None else _matched(planned, study, target)
     if not (task.causal and names_own_code(planned.model)):
         return planned
-    length = task.train_batch(0, 0).inputs[-1].shape[1]
-    seconds = MOST_CALLS * SAMPLES * length * planned.flops_per_token / flops_per_second_on_one_thread("float32")
+    batch, length = task.train_batch(0, 0).inputs[-1].shape[:2]
+    tokens = most_sequences(batch) * length
+    seconds = tokens * planned.flops_per_token / flops_per_second_on_one_thread("float32")
     if seconds > LONGEST_LOOK_AHEAD_S:
         return replace(planned, notes=(*planned.notes, NOT_LOOKED_AHEAD))
     return replace(planned, reach=measured_reach(build_model(copy.deepcopy(planned.model), task), task))

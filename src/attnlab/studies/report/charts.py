@@ -72,7 +72,7 @@ def effects(results: StudyResults) -> Any:
 
 def _effect_rows(results: StudyResults) -> tuple[list[dict[str, Any]], list[float], float]:
     """The rows of the chart of effects, the range of its axis, and what compresses it, as `_effect_domain` has it."""
-    drawn = {variant.name for variant in results.drawn}
+    drawn = {variant.name for variant in results.charted}
     found = tuple(one for one in (*results.verdicts, *results.exploratory) if one.variant in drawn)
     rows = [_effect_row(results, one) for one in _ranked(found, results.metric)]
     return rows, *_effect_domain(rows, results.smallest_effect)
@@ -270,7 +270,7 @@ def cost(results: StudyResults) -> Any:
 
 def _cost_rows(results: StudyResults) -> list[dict[str, Any]]:
     """One row per variant that finished a seed."""
-    rows, drawn = [], {variant.name for variant in results.drawn}
+    rows, drawn = [], {variant.name for variant in results.charted}
     for place, variant in enumerate(results.variants, start=1):
         values = [value for value in variant.values(results.metric.name).values() if math.isfinite(value)]
         if values and variant.name in drawn:

@@ -48,8 +48,8 @@ def learning_curves(results: StudyResults, metric: Metric) -> Any:
     """Learning curves: mean over seeds, a band from the lowest to the highest seed, floors as dashed lines."""
     import altair as alt
 
-    rows = [row for variant in results.drawn for row in _curve_rows(variant, metric.name)]
-    shown = [variant.name for variant in results.drawn if any(row["variant"] == variant.name for row in rows)]
+    rows = [row for variant in results.charted for row in _curve_rows(variant, metric.name)]
+    shown = [variant.name for variant in results.charted if any(row["variant"] == variant.name for row in rows)]
     if len(shown) > TOGETHER:
         return _small_panels(alt, rows, shown, metric)
     return _one_panel(alt, rows, results, metric)
@@ -179,7 +179,7 @@ def predictions(results: StudyResults) -> Any | None:
     """Predictions against targets on a few held-out sequences: one row per variant."""
     import altair as alt
 
-    shown = [(variant, found) for variant in results.drawn if (found := example(variant, "series")) is not None]
+    shown = [(variant, found) for variant in results.charted if (found := example(variant, "series")) is not None]
     rows = [row for variant, found in shown for row in _series_rows(variant.name, found["items"][:ITEMS])]
     if not rows:
         return None

@@ -104,7 +104,7 @@ def _figure(figure: Figure) -> dict[str, Any]:
 
 def _texts(results: StudyResults) -> list[dict[str, Any]]:
     """The held-out text of each variant as characters with their shade and a tooltip."""
-    shown = [(variant.name, example(variant, "text")) for variant in results.drawn]
+    shown = [(variant.name, example(variant, "text")) for variant in results.charted]
     return [{"name": name, "characters": _characters(found)} for name, found in shown if found is not None]
 
 
@@ -140,7 +140,7 @@ def _pieces(pair: Mapping[str, Any]) -> list[tuple[str, bool]]:
 
 def _written(results: StudyResults) -> list[dict[str, Any]]:
     """Held-out sentences with the translations of all variants."""
-    found = [(variant.name, example(variant, "pairs")) for variant in results.drawn]
+    found = [(variant.name, example(variant, "pairs")) for variant in results.charted]
     shown = [(name, one["pairs"]) for name, one in found if one is not None]
     if not shown:
         return []
@@ -158,7 +158,7 @@ def _written(results: StudyResults) -> list[dict[str, Any]]:
 def _maps(results: StudyResults) -> list[dict[str, Any]]:
     """The attention maps of the first seed that kept some, for each variant that has any."""
     shown = []
-    for variant in results.drawn:
+    for variant in results.charted:
         if variant.attention is not None:
             shown.append({"name": variant.name, "data": dict(variant.attention)})
     return shown

@@ -21,7 +21,7 @@ def surfaces(results: StudyResults) -> Any | None:
     import altair
 
     alt: Any = altair
-    rows = [row for variant in results.drawn for row in _rows(variant)]
+    rows = [row for variant in results.charted for row in _rows(variant)]
     if not rows:
         return None
     shown = list(dict.fromkeys(row["variant"] for row in rows))

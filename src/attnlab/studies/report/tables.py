@@ -27,13 +27,14 @@ def facts(results: StudyResults) -> list[str]:
     counts = sorted({len(variant.cells) for variant in results.variants}) or [0]
     seeds = str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
     settings = {setting for variant in results.variants for setting in variant.settings}
+    charted = len(results.charted)
     return [
         f"task {results.task.get('name', '')}".strip(),
         f"{variants} variant{'' if variants == 1 else 's'} \u00d7 {seeds} seed{'' if seeds == '1' else 's'}",
         *(f"{numbers.amount(float(amount), unit)} each" for unit, amount in budget.items()),
         *([f"scale {results.scale}"] if results.scale else []),
         *(f"computed in {setting}" for setting in settings if len(settings) == 1 and setting != PLAIN),
-        *([f"charts show the baseline and the {shown - 1} best" for shown in [len(results.drawn)] if shown < variants]),
+        *([f"charts show the baseline and the {charted - 1} best"] if charted < variants else []),
     ]
 
 

@@ -55,7 +55,8 @@ def read_rules(out: Path) -> dict[str, Any]:
         If they, or the study, are not what the study began with.
     """
     rules, study = read_json(out / RULES), read_study(out)
-    is_older, is_whole = "levels" not in rules and SEAL not in read_json(out / STUDY), {"files", "data"} <= study.keys()
+    is_older = "levels" not in rules and SEAL not in read_json(out / STUDY)
+    is_whole = {"files", "data"} <= study.keys()
     if is_older and not is_whole:  # folders of the first versions tell too little to know
         return rules
     own = {key: value for key, value in rules.items() if key not in _BESIDE_RULES}

@@ -27,13 +27,14 @@ from attnlab.tasks.pairs import cuts, in_order, meeting_anew, pair_batch
 from attnlab.tasks.parsing.treebanks import CRAFT, find_treebank, uncollected
 from attnlab.tasks.translation.translation import KEPT_EPOCHS
 from attnlab.text.tokenizers import PAD_TOKEN, TOKENIZERS
-from attnlab.text.trees import Tree, compare_all, read_trees
+from attnlab.text.trees import BracketScores, Tree, compare_all, read_trees
 from attnlab.text.trees.bracketing import SIGNATURE
 from attnlab.text.trees.linear import CLOSE, TagDictionary, TreeVocabulary
 
 SHORT = 40
 """Words of the longest sentences that older papers judge."""
-LENGTHS = {"1_to_10": (1, 10), "11_to_20": (11, 20), "21_to_40": (21, 40), "from_41": (41, None)}
+LONG = f"from_{SHORT + 1}"
+LENGTHS = {"1_to_10": (1, 10), "11_to_20": (11, 20), f"21_to_{SHORT}": (21, SHORT), LONG: (SHORT + 1, None)}
 """By how many words sentences are also judged apart."""
 SHOWN = 5  # in a report
 
@@ -48,15 +49,15 @@ def judged_metrics(prefix: str, gold: Sequence[Tree]) -> tuple[Metric, ...]:
         "exact": "trees all right",
         "tagging": "tags right",
     }
-    for name in _by_length(gold, gold):
+    for name in _lengths_of(gold):
         named[f"f1_{name}"] = f"labelled bracketing F1, sentences of {name.replace('_', ' ')} words"
     return tuple(Metric(f"{prefix}_{name}", "%", "higher", title) for name, title in named.items())
 
 
-def _by_length(gold: Sequence[Tree], guesses: Sequence[Tree]) -> dict[str, float]:
-    """The F1 of sentences of each length, where there are any."""
-    compared = {name: compare_all(gold, guesses, shortest=a, longest=b) for name, (a, b) in LENGTHS.items()}
-    return {name: found.f1 for name, found in compared.items() if found.gold}
+def _lengths_of(gold: Sequence[Tree]) -> list[str]:
+    """The keys of `LENGTHS` that some sentence has."""
+    counts = {len(tree.words()) for tree in gold}
+    return [name for name, (least, most) in LENGTHS.items() if any(least <= n <= (most or n) for n in counts)]
 
 
 @final
@@ -250,7 +251,9 @@ class Parsing:
         if len(self.codec.vocabulary.tags) == 2:  # one that all words have, and one of the unknown
             guesses = [guess and tagged_as(guess, right) for guess, right in zip(guesses, gold, strict=True)]
         flat = [guess or Tree("TOP", tuple(right.leaves())) for guess, right in zip(guesses, gold, strict=True)]
-        whole, short = compare_all(gold, flat), compare_all(gold, flat, longest=SHORT)
+        compared = {name: compare_all(gold, flat, shortest=a, longest=b) for name, (a, b) in LENGTHS.items()}
+        whole = sum(compared.values(), BracketScores())
+        short = sum((found for name, found in compared.items() if name != LONG), BracketScores())
         return {
             f"{prefix}_f1": whole.f1,
             f"{prefix}_recall": whole.recall,
@@ -258,7 +261,7 @@ class Parsing:
             f"{prefix}_f1_short": short.f1,
             f"{prefix}_exact": whole.exact_match,
             f"{prefix}_tagging": whole.tagging,
-            **{f"{prefix}_f1_{name}": value for name, value in _by_length(gold, flat).items()},
+            **{f"{prefix}_f1_{name}": compared[name].f1 for name in _lengths_of(gold)},
         }
 
     def model_arguments(self) -> Mapping[str, Any]:

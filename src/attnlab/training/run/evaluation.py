@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -54,26 +55,32 @@ def training_accuracy(
 
 def judged(caller: Caller, judge: Judge, *, step: int) -> tuple[dict[str, float], float]:
     """What a judge measures of a trained model, and sentences written a second; the model is then in training mode."""
-    written: list[int] = []
-
-    def measure() -> Mapping[str, float]:
-        found = judge(caller.model)
-        written.append(found.written)
-        return found.metrics
-
     began = time.perf_counter()
-    metrics = _measured(caller.model, measure, step)
-    return metrics, written[0] / (time.perf_counter() - began)
+    with _evaluating(caller.model):
+        found = judge(caller.model)
+    return _finite(found.metrics, step), found.written / (time.perf_counter() - began)
 
 
 def _measured(model: nn.Module, measure: Callable[[], Mapping[str, float]], step: int) -> dict[str, float]:
     """Finite metrics of a model in evaluation mode, without gradients."""
+    with _evaluating(model):
+        metrics = measure()
+    return _finite(metrics, step)
+
+
+@contextlib.contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Keep a model in evaluation mode, without gradients; afterwards it is in training mode."""
     model.eval()
     try:
         with torch.no_grad():
-            metrics = measure()
+            yield
     finally:
         model.train()
+
+
+def _finite(metrics: Mapping[str, float], step: int) -> dict[str, float]:
+    """Metrics that are all finite."""
     for name, value in metrics.items():
         if not math.isfinite(value):
             raise NonFiniteError(f"after step {step}: {name} is {value} though the training loss is finite", step=step)

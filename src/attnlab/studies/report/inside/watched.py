@@ -57,8 +57,8 @@ def watched(results: StudyResults) -> Any | None:
 
 def _shown(results: StudyResults) -> list[VariantResults]:
     """As many variants as there are colors, the baseline among them."""
-    first = [variant for variant in results.drawn if variant.name != results.baseline][: TOGETHER - 1]
-    return [variant for variant in results.drawn if variant.name == results.baseline or variant in first]
+    first = [variant for variant in results.charted if variant.name != results.baseline][: TOGETHER - 1]
+    return [variant for variant in results.charted if variant.name == results.baseline or variant in first]
 
 
 def _strip(alt: Any, rows: Sequence[Row], color: Any, *, x_title: str | None) -> Any:
@@ -117,7 +117,7 @@ def caption(results: StudyResults) -> str:
     """How to read the chart, and what could not be seen."""
     others = len(results.variants) - len(_shown(results))
     notes: dict[str, list[str]] = defaultdict(list)
-    for variant in results.drawn:
+    for variant in results.charted:
         found = (record["watch"]["note"] for cell in variant.cells for record in cell.curve if _has_note(record))
         if note := next(found, None):
             notes[note].append(words.named(variant.name))
