@@ -607,3 +607,8 @@ def test_a_leak_in_some_samples_by_chance_is_no_wrong_axis():
 
 def test_padding_masks_do_not_hide_leaks():
     assert severities(found(Attention(), causal=True, masks=(KEYS,), length=LENGTH)) == ["error"]
+
+
+@pytest.mark.parametrize("length", [2, 3, 4])
+def test_a_short_input_that_is_seen_whole_is_no_window(length):
+    assert not blamed(Attention(), text="", length=length, any_length=False, longest=length)

@@ -194,6 +194,21 @@ def test_a_dropout_that_is_never_called_is_found():
     only(NeverCalled(), "error", "`drop`: p=0.3")
 
 
+class NoRate(NeverCalled):
+    """Has a dropout whose rate no argument sets."""
+
+    def __init__(self):
+        super().__init__(0.3)
+
+
+def test_a_dropout_that_nobody_could_ask_for_is_a_warning():
+    def refuse(changes):
+        raise SpecError(f"unknown {changes}")
+
+    assert "no argument sets its rate" in only(NoRate(), "warning", "never acts: `drop`", build=refuse).evidence
+    only(NeverCalled(), "error", "never acts", build=lambda changes: NeverCalled(changes["dropout"]))
+
+
 def test_an_argument_that_is_never_used_is_found():
     only(NeverTraining(0.1), "error", "dropout=0.1", arguments={"dropout": 0.1})
 
@@ -211,7 +226,7 @@ def test_a_constructor_without_dropout_is_left_in_peace():
 
 
 def test_one_idle_dropout_of_several_is_a_warning():
-    only(OneOfTwo(), "warning", "`other` never acts")
+    only(OneOfTwo(), "warning", "never acts: `other`")
 
 
 # Memory

@@ -454,3 +454,8 @@ def test_a_view_to_its_own_axes_in_another_order_exchanges_none(written, number)
     findings = list(check_heads_mixed(exam))
     assert len(findings) == number
     assert all("`x.view(B, C, H, W)` does not exchange the axes (B, H, W, C)" in one.message for one in findings)
+
+
+def test_as_many_heads_as_positions_are_told_apart_by_no_shape():
+    assert not list(check_heads_mixed(examined(Base, length=4)))
+    assert list(check_heads_mixed(examined(MergedByView, length=5)))

@@ -147,3 +147,28 @@ def test_an_output_as_wide_as_it_is_long_is_a_result():
     exam = examine(Cross())
     square = exam.relying_on(replace(exam.convention, length=D))
     assert list(check_dead_parts(square)) == []
+
+
+class ForAnInterface(Cross):
+    """Takes a memory that none of its methods reads."""
+
+    def forward(self, x, memory):
+        return self.mixed(x, memory)
+
+    def mixed(self, x, others):
+        return super().forward(x, x)
+
+
+class ReadsIt(ForAnInterface):
+    def mixed(self, x, others):
+        return super().mixed(x, others) + 0 * others.mean()
+
+
+def test_a_memory_that_nothing_reads_is_a_warning_and_one_without_influence_an_error():
+    (unread,) = (one for one in check_dead_parts(examine(ForAnInterface())) if "memory" in one.message)
+    assert (unread.severity, unread.message) == (
+        "warning",
+        "`memory` is asked for and handed on, and nothing reads it.",
+    )
+    (read,) = (one for one in check_dead_parts(examine(ReadsIt())) if "memory" in one.message)
+    assert read.severity == "error"

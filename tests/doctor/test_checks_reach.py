@@ -175,3 +175,15 @@ def test_a_count_with_gaps_says_so():
     assert "sees 3 of 100 positions" in finding.message
     assert "10 positions before and 10 after it, with gaps" in finding.evidence
     assert "with gaps" not in only(Convolutions()).evidence
+
+
+class ChoosesEachOnce(Attention):
+    """Later positions have fewer to choose from, as where what was taken is taken no more."""
+
+    def mask(self, scores, mask):
+        length = scores.size(-1)
+        return scores.masked_fill(torch.ones(length, length, dtype=torch.bool).tril(-length // 2 - 1), float("-inf"))
+
+
+def test_what_has_nothing_left_to_choose_from_by_its_end_has_no_window():
+    assert not list(check_receptive_field(examine(ChoosesEachOnce(), text="")))

@@ -118,6 +118,7 @@ def test_a_cause_that_carries_half_stands_before_the_noise_that_is_left():
     seen = ("case", "why?", "val_accuracy of 'mine'", "fraction", 0.69, 0.35, 1.0, 5)
     answer = Answer(*seen, start=around(0.51), noise=True, shares=(share,), end=around(0.33))
     assert answer.largest[0] == "leaking split"
+    assert "+0.18 (53%) are noise." in paragraph(answer)
     alone = replace(answer, shares=(), end=answer.start)
     assert alone.largest[0] == "noise"
 

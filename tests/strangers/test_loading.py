@@ -909,3 +909,28 @@ def test_colors_stay_as_they_are_where_a_model_is_made_small(tmp_path):
     text = CLASS.format(parameters="image_size=64, in_channels=3, dim=1024", width="dim")
     given = load(f"{file(tmp_path, text)}:Mine").module.given
     assert (given["in_channels"], given["dim"]) == (3, 64)
+
+
+ASKED = """
+from torch import nn
+from torch.nn import functional as F
+
+class Mine(nn.Module):
+    def __init__(self, config, dropouts):
+        super().__init__()
+        self.dropouts = dropouts
+        if config.train_it == False:
+            raise ValueError("frozen")
+        if config.kind.upper() == "WIDE":
+            self.map = nn.Linear(config.hidden, config.hidden)
+
+    def forward(self, x):
+        return F.dropout(self.map(F.dropout(x, self.dropouts[0], self.training)), self.dropouts[1], self.training)
+"""
+
+
+def test_words_in_capitals_switches_compared_and_lists_of_rates_are_told_by_their_use(tmp_path):
+    (tmp_path / "mine.py").write_text(ASKED)
+    patient = load(f"{tmp_path / 'mine.py'}:Mine")
+    assert patient.module.map.in_features == patient.module.map.out_features
+    assert patient.arguments["dropouts"] == (0.1, 0.1)

@@ -8,6 +8,7 @@ from torch import nn
 
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
+from attnlab.doctor.influence.batch_independence import check_batch_independence
 from attnlab.doctor.influence.masks import check_mask_polarity
 from attnlab.doctor.influence.padding import check_padding
 from attnlab.strangers.calling.convention import Convention
@@ -1080,3 +1081,59 @@ class TwoMasks(nn.Module):
 def test_a_mask_over_a_memory_that_must_be_given_is_over_the_input_itself():
     given = {one.parameter: one.source for one in asked(TwoMasks()).arguments}
     assert given == {"src_input_ids": "x", "tgt_input_ids": "x"}
+
+
+class TiedRows(nn.Module):
+    """Attention between columns, the same for all rows of a sample."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x):
+        num_rows, num_cols, batch_size, dim = x.size()
+        q, k, v = self.qkv(x).view(num_rows, num_cols, batch_size, 3, dim).unbind(3)
+        scores = torch.einsum("rind,rjnd->nij", q, k) / (num_rows * dim) ** 0.5
+        return torch.einsum("nij,rjnd->rind", scores.softmax(-1), v)
+
+
+def test_names_of_axes_may_say_that_rows_and_columns_come_before_the_batch():
+    convention = asked(TiedRows())
+    assert (convention.layout, convention.layout_by) == ("image, batch third", "names of axes")
+    exam = Examination(Patient("it", TiedRows(), None, {}, "", ""), convention)
+    assert not list(check_batch_independence(exam))
+
+
+class TwoAxesOfLengths(nn.Module):
+    """Means over what is real of each sample, whose lengths come as (batch, 1)."""
+
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x, lengths):
+        (batch, one), length = lengths.shape, x.size(1)
+        if one != 1:
+            raise ValueError(f"lengths must be (batch, 1), not ({batch}, {one})")
+        real = torch.arange(length) < lengths
+        return self.map(x) + (x * real[..., None]).sum(1, keepdim=True) / lengths[..., None]
+
+
+def test_lengths_may_have_an_axis_of_one():
+    mask = asked(TwoAxesOfLengths()).key_mask
+    assert mask is not None
+    assert (mask.parameter, mask.shape, mask.obeyed) == ("lengths", "(batch, 1)", True)
+
+
+class BothBlock(nn.Module):
+    """Two sequences that look at each other, what is blocked of either being zero; the other way round all is."""
+
+    def forward(self, first, first_mask, second, second_mask):
+        scores = first @ second.mT / WIDTH**0.5
+        seen = scores.masked_fill(second_mask[:, None], float("-inf")).softmax(-1) @ second
+        return (first + seen).masked_fill(first_mask[..., None], 0.0)
+
+
+def test_of_masks_that_are_always_given_none_hides_all():
+    convention = asked(BothBlock())
+    assert {mask.parameter: mask.keeps for mask in convention.masks} == {"first_mask": False, "second_mask": False}

@@ -184,6 +184,9 @@ def _rest(answer: Answer) -> Iterator[str]:
     unexplained = {name: amount for name, nature, amount in answer.steps if nature == "unexplained"}
     off, left = unexplained.pop(NOT_IN_CASE, 0.0), sum(unexplained.values())
     matters = SMALL * abs(answer.distance)
+    noise = sum(amount for _, nature, amount in answer.steps if nature == "noise")
+    if answer.shares and noise * math.copysign(1.0, answer.distance) > matters:
+        yield f"{abs(noise):+.3g} ({answer.part(noise)}) are noise."
     if off * math.copysign(1.0, answer.distance) > matters:
         yield f"{abs(off):+.3g} ({answer.part(off)}) do not come again: nothing that the case says carries them."
     if left * math.copysign(1.0, answer.distance) > matters:

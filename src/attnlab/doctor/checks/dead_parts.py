@@ -33,7 +33,7 @@ from attnlab.inspection.tape.attentions import attentions
 from attnlab.inspection.tape.tape import Tape
 from attnlab.strangers.calling.sources import OTHER_MEMORIES
 from attnlab.strangers.loading.mentions import SWITCHED, only_copied, use_of
-from attnlab.strangers.said.source import names_read, nodes_of
+from attnlab.strangers.said.source import is_handed_on_unread, names_read, nodes_of
 from attnlab.strangers.said.topics import said_unused
 
 ID = "dead-parts"
@@ -75,6 +75,12 @@ TEXTS: Mapping[str, FindingText] = {
         "make keys and values of it, attention(x, {name}, {name}); if it asks, put a non-linearity between its sum with"
         " a key and the score, v . tanh(q + k), as a softmax takes out what all keys share; or drop the argument",
         "Vaswani 2017, arXiv:1706.03762, section 3.2.3; Bahdanau 2015, arXiv:1409.0473, appendix A.1.2",
+    ),
+    "unread": FindingText(
+        "warning",
+        "`{name}` is asked for and handed on, and nothing reads it.",
+        "drop the argument, or give it a default where an interface asks for it",
+        nature="set-up",
     ),
     "raises": FindingText(
         "error",
@@ -224,7 +230,8 @@ def _unused_memory(exam: Examination) -> Iterator[Finding]:
         if change <= exam.tolerance:
             name = asked[0].parameter
             evidence = f"{MEMORIES} calls with other numbers in it: results change by {change:.2g} of their size"
-            finding = TEXTS["memory"].finding(ID, evidence, {"name": name or "the memory"})
+            unread = all(is_handed_on_unread(exam.patient.module, one.parameter) for one in asked)
+            finding = TEXTS["unread" if unread else "memory"].finding(ID, evidence, {"name": name or "the memory"})
             words = said_unused(exam.patient.said, exam.patient.text, (name, "memory", "context"))
             yield from accepted_by([finding], words)
 

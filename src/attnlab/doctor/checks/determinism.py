@@ -67,7 +67,7 @@ TEXTS: Mapping[str, FindingText] = {
     ),
     "idle dropout": FindingText(
         "warning",
-        "{names} never acts, though other dropout does.",
+        "Dropout that never acts: {names}.",
         "call it in forward, or remove it",
         _SOURCE,
         "set-up",
@@ -130,9 +130,13 @@ def _dropout_acts(exam: Examination) -> Iterator[Finding]:
     if not deviation(call_seeded(exam, module, x, 1), call_seeded(exam, module, x, 2)):
         evidence = "two calls in training mode under other random states give the same output"
         evidence += f" (length {exam.convention.length})"
-        yield from exam.as_set([TEXTS["no dropout"].finding(ID, evidence, {"asked": asked})], r"\w*drop\w*=False")
+        finding = TEXTS["no dropout"].finding(ID, evidence, {"asked": asked})
+        if _rates_are_its_own(exam):
+            names = _quoted(name for name, _ in _dropouts(module))
+            finding = TEXTS["idle dropout"].finding(ID, f"{evidence}; no argument sets its rate", {"names": names})
+        yield from exam.as_set([finding], r"\w*drop\w*=False")
     elif idle := _idle_dropouts(exam):
-        evidence = "in training mode it is not called, and another rate of it changes nothing"
+        evidence = "in training mode it is not called, and another rate of it changes nothing; other dropout acts"
         yield TEXTS["idle dropout"].finding(ID, evidence, {"names": _quoted(idle)})
 
 
@@ -144,6 +148,14 @@ def _asking_for_dropout(exam: Examination) -> tuple[str, nn.Module | None]:
         return said[0], exam.copy(train=True)
     other = exam.another({"dropout": _RATE})
     return f"dropout={_RATE}", None if other is None or not _asks_for_rate(other) else in_mode(other, train=True)
+
+
+def _rates_are_its_own(exam: Examination) -> bool:
+    """Whether nothing that a class is built with sets the rate of a dropout, so that no one asked for it."""
+    if exam.patient.build is None or any(_is_rate(name, value) for name, value in exam.patient.arguments.items()):
+        return False
+    other = exam.another({"dropout": _RATE})
+    return other is None or not _asks_for_rate(other)
 
 
 def _asks_for_rate(module: nn.Module) -> bool:

@@ -464,7 +464,7 @@ def _strange(exam: Examination, seen: Influence) -> str:
         return ""
     if seen.rows_ahead == {0}:
         return "the first position sees everything, the others nothing later"
-    if max(ahead) == 1 and -min(back) == exam.convention.length - 1:
+    if max(ahead) == 1 < -min(back) == exam.convention.length - 1:
         return "a position sees everything before it, but only 1 ahead"
     if seen.mean(ahead=True) < _WEAK * seen.mean(ahead=False):
         return "later positions are damped, but not hidden: a mask that does not hold"
@@ -476,7 +476,7 @@ def _unusual(exam: Examination, seen: Influence) -> str:
     ahead, back = seen.steps(seen.ahead), seen.steps(seen.past)
     if not back:
         return "a position sees later ones alone, as backward in time, or through a transposed mask"
-    if max(ahead) <= _NEAR and -min(back) == exam.convention.length - 1:
+    if max(ahead) <= _NEAR and max(ahead) < -min(back) == exam.convention.length - 1:
         return f"a position sees everything before it, but only {max(ahead)} ahead"
     return ""
 

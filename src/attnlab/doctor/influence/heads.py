@@ -23,7 +23,7 @@ from attnlab.inspection.tape.contractions import Operand
 from attnlab.inspection.tape.dependence import Dependence, dependence_of, differs
 from attnlab.inspection.tape.replay import replay
 from attnlab.inspection.tape.tape import Change, Event, Tape
-from attnlab.strangers.calling.layouts import FILMS, SPLIT
+from attnlab.strangers.calling.layouts import BATCH_INSIDE, FILMS, SPLIT
 
 _ID = "heads-mixed"
 _XCIT = "Vaswani 2017, arXiv:1706.03762, section 3.2.1; over features on purpose: Ali 2021 (XCiT), arXiv:2106.09681"
@@ -117,7 +117,10 @@ def _mixed(exam: Examination) -> Iterator[Finding]:
         found = _over_heads(exam, attention) or _over_features(exam, dependence, attention)
         found = found or _samples_mixed(dependence, attention)
         found = found or _split(dependence, attention)
-        if exam.convention.layout not in FILMS:  # where frames, rows and columns are told apart by nothing
+        if exam.convention.layout not in (
+            *FILMS,
+            *BATCH_INSIDE,
+        ):  # where frames, rows and columns are told apart by nothing
             found = found or _merged(tape, dependence, attention)
         if found is not None:
             yield found
@@ -268,11 +271,14 @@ def rows_of_operand(
 def rows_of_output(tape: Tape, dependence: Dependence, attention: TapedAttention) -> Rows | None:
     """How what comes after an attention follows the rows of its head outputs.
 
-    There may be more rows than positions, as where a class token is put before them.
+    There may be more rows than positions, as where a class token is put before them. None where there are as many
+    heads as rows, which no shape tells apart.
     """
     batch, heads, length, k_len = attention.weights.shape
+    if heads == length:
+        return None
     ends = _ends(tape, dependence, attention)
-    more = length == k_len and length not in (batch, heads)
+    more = length == k_len and length != batch
     if not ends or (length != dependence.length and not more) or batch != dependence.batch:
         return None
     positions = tested_positions(length)

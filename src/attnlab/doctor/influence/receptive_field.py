@@ -59,7 +59,10 @@ def check_receptive_field(exam: Examination) -> Iterator[Finding]:
         return  # it looks at something else
     if last.count <= 1 and last.meets_others:
         return  # the batch is read as time: what it sees lies in other samples, and `batch-independence` says so
-    whole = last.count >= _NEARLY_ALL * last.length and (middle.count >= _NEARLY_ALL * middle.length or not sees_ahead)
+    at_end, amid = (field.count >= _NEARLY_ALL * field.length for field in (last, middle))
+    if amid and not at_end:
+        return  # no window: by its end a decoder may have nothing left to choose from
+    whole = at_end and (amid or not sees_ahead)
     if whole:
         yield _all(exam, last, sees_ahead=sees_ahead)
     else:

@@ -135,7 +135,7 @@ def first_of(
             tried.note(attempt, error)
             if isinstance(error.__cause__, UnsetError):  # which no other call would give a value
                 break
-    other = _with_one_mask_changed(trial, hiding_all[0], parameters, patient) if hiding_all else None
+    other = _with_masks_changed(trial, hiding_all[0], parameters, patient) if hiding_all else None
     if other is None and tried.unlike is not None:
         ways = (_with_one_more, _with_other_axes, _with_one, _with_slots, _with_slots_batch_first)
         other = next((found for way in ways if (found := way(trial, tried.unlike)) is not None), None)
@@ -149,12 +149,14 @@ def _leaves_something(trial: Trial, convention: Convention) -> bool:
     return not convention.masks or bool(trial.reaction(convention, slice(None)).nan_to_num(0.0).max() > NOTHING)
 
 
-def _with_one_mask_changed(
+def _with_masks_changed(
     trial: Trial, hiding: Convention, parameters: tuple[Parameter, ...], patient: Patient
 ) -> Convention:
-    """A call in which one mask is given in another way so that something is left to see, or the call as it is."""
+    """A call with one mask given in another way, or all turned round, that leaves something; or the call as it is."""
     beside = [one for one in parameters if one.name != input_of(parameters, patient)]
-    for attempt in _with_another(hiding, beside, size_named("d_head", patient), size_named("vocab_size", patient)):
+    others = _with_another(hiding, beside, size_named("d_head", patient), size_named("vocab_size", patient))
+    turned = replace(hiding, masks=tuple(mask.turned_round for mask in hiding.masks))
+    for attempt in (turned, *others):
         with contextlib.suppress(ModuleError):
             found = with_output(trial, attempt)
             if attempt.masks and _leaves_something(trial, found):
@@ -395,7 +397,7 @@ def _attempts(
     scalars = [each for each in inputs[1:] if each == ("embeddings", 1)]  # of what has several heads they run by chance
     widths = [size for takes, size in inputs if takes == "embeddings"]
     wider = [width for width in widths if ("embeddings", width) not in scalars]
-    images = _images(patient, calls, widths)
+    images = _images(patient, calls, widths, sorted(STILLS, key=lambda layout: said is None or layout != said.what))
     beside = dict.fromkeys([*widths, *(total - one for total in widths for one in widths if total > one)])
     usual, *others = lengths = lengths_to_try(patient)
     steps = list(itertools.product(lengths, _USUAL[:0:-1], widths, beside))
@@ -468,10 +470,10 @@ def _of_numbers(call: Filling, length: int) -> Convention:
     return replace(_opening(call, "embeddings", 1, length, "batch-first"), arguments=arguments)
 
 
-def _images(patient: Patient, calls: list[Filling], widths: list[int]) -> Iterator[Convention]:
-    """Yield calls with images."""
+def _images(patient: Patient, calls: list[Filling], widths: list[int], layouts: Sequence[str]) -> Iterator[Convention]:
+    """Yield calls with images, in some layouts."""
     grids = grids_to_try(patient)
-    for layout in STILLS:
+    for layout in layouts:
         for width in dict.fromkeys([*grids.channels, *widths]):
             lengths = sorted(grids.lengths, key=lambda length: length == width)  # alike, they would be mistaken
             for length, call in itertools.product(lengths, calls):

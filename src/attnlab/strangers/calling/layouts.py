@@ -75,6 +75,12 @@ LAYOUTS: dict[str, AxisOrder] = {
         dims=4,
     ),
     "image, channels last": AxisOrder("(batch, height, width, d_model)", _grid, lambda x: x.flatten(1, 2), 4),
+    "image, batch third": AxisOrder(
+        "(height, width, batch, d_model)",
+        lambda x: _grid(x).permute(1, 2, 0, 3).contiguous(),
+        lambda x: x.permute(2, 0, 1, 3).flatten(1, 2),
+        dims=4,
+    ),
     **{f"film of {frames} frames": _film(frames, 2) for frames in FRAMES},
     **{f"film of {frames} frames, channels first": _film(frames, 1) for frames in FRAMES},
 }
@@ -83,11 +89,14 @@ LAYOUTS: dict[str, AxisOrder] = {
 SPLIT = ("heads, then length", "length, then heads")
 """Layouts of inputs that are split into heads already."""
 
-STILLS = ("image", "image, channels last")
+STILLS = ("image", "image, channels last", "image, batch third")
 """Layouts of one image."""
 
 FILMS = tuple(layout for layout in LAYOUTS if layout.startswith("film"))
 """Layouts of as many images as their name says."""
+
+BATCH_INSIDE = ("image, batch third",)
+"""Layouts whose batch stands behind two axes of positions."""
 
 IMAGES = (*STILLS, *FILMS)
 """Layouts whose length is a grid, and which hold no tokens."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
 import torch
@@ -54,7 +54,10 @@ PAD_TOKEN = "tokens, one of them means padding"
 """Encoding of padding in the tokens themselves, for which there is no argument."""
 
 ONE_LENGTH_EACH = "(batch)"
-"""Shape of lengths."""
+"""Usual shape of lengths."""
+
+LENGTH_SHAPES = (ONE_LENGTH_EACH, "(batch, 1)")
+"""Shapes of lengths."""
 
 BATCHED_SHAPES = tuple(shape for shape in SHAPES if "batch" in shape)
 """Shapes of a mask over pairs that can tell padding too."""
@@ -82,6 +85,15 @@ class Masking:
     def tells_left_padding(self) -> bool:
         """Whether padding before the real positions can be told."""
         return not self.at_end and self.encoding != LENGTHS
+
+    @property
+    def turned_round(self) -> Masking:
+        """It with keeping and blocking exchanged; itself where its values are neither."""
+        keeps, blocks = "= may attend", "= blocked"
+        turned = (
+            self.encoding.replace(keeps, blocks) if keeps in self.encoding else self.encoding.replace(blocks, keeps)
+        )
+        return replace(self, encoding=turned)
 
     @property
     def keeps(self) -> bool | None:
@@ -156,7 +168,7 @@ def _lengths(mask: Masking, padding: Tensor) -> Tensor:
     ordered = torch.arange(padding.size(1), device=padding.device) < lengths[:, None]
     if not padding.is_meta and not torch.equal(ordered, padding):
         raise ModuleError(f"its '{mask.parameter}' can tell padding at the end only")
-    return lengths
+    return lengths if mask.shape == ONE_LENGTH_EACH else lengths[:, None]
 
 
 def _additive(allowed: Tensor, dtype: torch.dtype, blocked: float) -> Tensor:

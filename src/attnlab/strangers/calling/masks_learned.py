@@ -21,8 +21,8 @@ from attnlab.strangers.calling.masking import (
     ENCODINGS,
     KEY_SHAPES,
     KEYS_BEFORE_BATCH,
+    LENGTH_SHAPES,
     LENGTHS,
-    ONE_LENGTH_EACH,
     PAD_TOKEN,
     SHAPES,
     Masking,
@@ -100,14 +100,17 @@ class Hiding:
         return weight / visible if math.isfinite(weight + visible) and visible > NOTHING else math.inf
 
     def changes_nothing(self, masking: Masking | None) -> bool:
-        """Whether a mask that hides nothing leaves the output as it is without a mask; None: no mask does."""
+        """Whether a mask that hides nothing leaves the output as it is without a mask; None: no mask does.
+
+        Of one that is always given: whether it leaves something of the input to see.
+        """
         told = self.convention if masking is None else self.told(replace(masking, required=True))
         try:
             output = self.trial.run(told, self.x)
         except ModuleError:
             return False
         if masking is not None and masking.required:
-            return bool(output.isfinite().all())
+            return bool(output.isfinite().all()) and float(self.trial.reaction(told, slice(None)).max()) > NOTHING
         return bool((output - self._plain).abs().max() <= _SAME * self._plain.abs().max())
 
     def told(self, masking: Masking) -> Convention:
@@ -223,9 +226,12 @@ def _best(learned: Sequence[Masking], over: str, of_keys: set[str]) -> list[Mask
 
 def _lengths(hiding: Hiding, one: Parameter) -> list[Masking]:
     """Lengths as a mask over keys, if the module takes them."""
-    masking = Masking(one.name, "keys", LENGTHS, ONE_LENGTH_EACH, required=one.required, at_end=True)
-    left = hiding.left(masking)
-    return [] if left is None else [replace(masking, obeyed=left < _OBEYED)]
+    for shape in LENGTH_SHAPES:
+        masking = Masking(one.name, "keys", LENGTHS, shape, required=one.required, at_end=True)
+        left = hiding.left(masking)
+        if left is not None:
+            return [replace(masking, obeyed=left < _OBEYED)]
+    return []
 
 
 def _learn(hiding: Hiding, one: Parameter, declared: str | None) -> list[Masking]:

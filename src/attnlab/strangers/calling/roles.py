@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from attnlab.core.constructors import hints_of, is_required
 from attnlab.strangers.calling.fields import fields_of, learned_from
-from attnlab.strangers.calling.masking import ENCODINGS, KEY_SHAPES, LENGTHS, ONE_LENGTH_EACH, SHAPES, Masking
+from attnlab.strangers.calling.masking import ENCODINGS, KEY_SHAPES, LENGTH_SHAPES, LENGTHS, SHAPES, Masking
 from attnlab.strangers.calling.sources import NO_OPTIONS, PACKED, SEVERAL, UNNAMED, Argument, Packed
 from attnlab.strangers.loading.sizes import may_be_none
 from attnlab.strangers.said.source import computed_with, nodes_of, source_of, source_of_forward
@@ -444,7 +444,10 @@ def _choice(one: Parameter, index: int, *, d_head: int | None, vocab_size: int |
     turning = (one.role in ("rotary", "cos", "sin") and d_head is None) or one.role == "flag"
     choices: dict[str, Choice] = {
         "memory": (*memories, given("x"), given("vector")),
-        "lengths": (Masking(one.name, "keys", LENGTHS, ONE_LENGTH_EACH, required=True), given("length")),
+        "lengths": (
+            *(Masking(one.name, "keys", LENGTHS, shape, required=True) for shape in LENGTH_SHAPES),
+            given("length"),
+        ),
         "length": (given("length"),),
         "side": (given("side"), given("length")),
         "cache": (nothing,),

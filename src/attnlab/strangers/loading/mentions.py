@@ -32,6 +32,7 @@ _CONSTANT_NAMES = frozenset({"self", "torch", "F", "nn", "math", "len", "isinsta
 """Names in a condition that say nothing about the call."""
 
 _OF_TENSORS = frozenset(["shape", "size", "dim", "dtype", "device", "requires_grad", "data", "clone", "detach", "to"])
+_OF_WORDS = frozenset(["upper", "lower", "casefold", "strip"])
 _GO_THROUGH = frozenset(["len", "enumerate", "zip", "list", "tuple", "sum", "max", "ModuleList"])
 _FEW = 16  # what is compared with a number below that is a small number itself
 
@@ -76,9 +77,18 @@ def _shapes(module: nn.Module) -> dict[str, torch.Size]:
 def words_compared_with(name: str, source: str) -> Iterator[str]:
     """Yield the words that code compares a setting with, as ``if task == "text"`` or ``kind in ("a", "b")`` do."""
     for node in (one for one in nodes_of(source) if isinstance(one, ast.Compare)):
-        if _is_named(node.left, name) and isinstance(node.ops[0], ast.Eq | ast.In | ast.NotEq | ast.NotIn):
+        asks = isinstance(node.ops[0], ast.Eq | ast.In | ast.NotEq | ast.NotIn)
+        if asks and _is_named(_in_any_case(node.left), name):
             meant = ast.walk(node.comparators[0])
             yield from (each.value for each in meant if isinstance(each, ast.Constant) and type(each.value) is str)
+
+
+def _in_any_case(node: ast.AST) -> ast.AST:
+    """What is asked about, where a word is compared in capitals or small letters: ``kind`` of ``kind.upper()``."""
+    match node:
+        case ast.Call(func=ast.Attribute(value=word, attr=attr)) if attr in _OF_WORDS:
+            return word
+    return node
 
 
 def tables_asked(name: str, source: str) -> Iterator[str]:
@@ -127,13 +137,14 @@ def _setting(node: ast.AST, above: Mapping[ast.AST, ast.AST]) -> Setting | None:
     """What one use of an argument says of it; nothing where it is only kept."""
     place, kind = above[node], None
     match place:
-        case ast.Attribute():
+        case ast.Attribute() if place.attr not in _OF_WORDS:
             kind = "tensor" if place.attr in _OF_TENSORS else "object"
         case ast.Compare(ops=[ast.In() | ast.NotIn()]):
             kind = "container" if node is not place.left else "size"
         case ast.Compare():
             beside = [one.value for one in (place.left, *place.comparators) if isinstance(one, ast.Constant)]
             kind = "count" if any(type(one) is int and 0 < one < _FEW for one in beside) else None
+            kind = "switch" if any(type(one) is bool for one in beside) else kind
         case ast.BoolOp() | ast.UnaryOp(op=ast.Not()) | ast.If() | ast.While() | ast.IfExp():
             kind = "switch" if getattr(place, "test", node) is node else None
         case ast.Subscript(slice=ast.Constant(value=str())):

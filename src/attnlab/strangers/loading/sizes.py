@@ -43,7 +43,8 @@ _BY_PIECE: tuple[tuple[str, Any], ...] = (
     ("idx index id pad", 0),
     ("stride strides dilation", 1),
     ("kernel kernels ks", 3),
-    ("window windows local len length horizon", 4),
+    ("window windows local", 4),
+    ("len length horizon", 12),  # unlike the number of heads
     ("patch patches tube tubelet tublet", 4),
     ("image img im resolution fmap", 16),
     ("experts expert", 4),
@@ -138,7 +139,8 @@ def usual(name: str, hint: Any = None) -> Any:
     if get_origin(hint) is Literal:
         return get_args(hint)[0]
     *_, last = pieces = ["", *pieces_of(name)]
-    rows = (value for words, value in _BY_PIECE if set(pieces) & set(words.split()))
+    known = {*pieces, *(piece.removesuffix("s") for piece in pieces)}
+    rows = (value for words, value in _BY_PIECE if known & set(words.split()))
     rows = (value for value in rows if type(value) is int or last not in _OF_SIZES)
     if hint is bool and glossary_word(name) == name:
         return next((value for value in rows if isinstance(value, bool)), False)
@@ -173,6 +175,8 @@ def offered_for(factory: Callable[..., Any], given: Mapping[str, Any]) -> dict[s
     others = {name: usual(name, hints.get(name)) for name in open_names if not is_module(hints.get(name))}
     others |= {name: size for name in others if (size := _size_handed_on(factory, name, offered)) is not None}
     others = {name: value for name, value in others.items() if value is not None}
+    rates = (name for name, value in others.items() if type(value) is float)
+    others |= {name: (others[name],) * 2 for name in rates if setting_of(name, source_of(factory)) == "list"}
     return {name: offered[word] for name, word in _second_meanings(wanted).items()} | offered | others
 
 

@@ -18,6 +18,8 @@ _AXES: dict[str, str] = {
     "size": "c d e f dim dmodel emb embed embedding emb_d d_model hidden nhid channel channels features feature feat "
     "width model c_in d_in d_embd n_embd d_head d_k d_v size _",
     "heads": "h head heads nhead",
+    "height": "row rows",
+    "width": "col cols column columns",
     "either": "n x",  # the batch beside a length, the length beside a batch
 }
 """Names of axes; of a name with several pieces, as ``batch_size``, the first axis that one of them names counts."""
@@ -32,6 +34,7 @@ _ORDERS = {
     "batch length heads size": "length, then heads",
     "batch size height width": "image",
     "batch height width size": "image, channels last",
+    "height width batch size": "image, batch third",
 }
 """Layout by the order of the axes."""
 

@@ -7,7 +7,7 @@ import contextlib
 import functools
 import inspect
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard, final
 
@@ -85,6 +85,38 @@ def nodes_of(source: str) -> list[ast.AST]:
 def names_read(module: nn.Module) -> set[str]:
     """The names in a module's ``forward``, but for the branches that it was built not to take."""
     return {node.id for each in parsed(source_of_forward(module)) for node in _taken(each, module) if _is_name(node)}
+
+
+def is_handed_on_unread(module: nn.Module, name: str) -> bool:
+    """Whether ``forward`` only hands on what it is given under a name, to methods of its own none of which reads it.
+
+    So it is there for an interface's sake; what is not even handed on may have been forgotten.
+    """
+    return bool(_readings(type(module), name, "forward")) and _is_unread(type(module), name, ("forward",))
+
+
+def _is_unread(kind: type, name: str, way: tuple[str, ...]) -> bool:
+    """Whether the last method on a way, and those it hands a name on to, read it for nothing else."""
+    ends = _readings(kind, name, way[-1])
+    return all(end is not None and end[0] not in way and _is_unread(kind, end[1], (*way, end[0])) for end in ends)
+
+
+def _readings(kind: type, name: str, method: str) -> list[tuple[str, str] | None]:
+    """For each place where a method reads a name the method it is handed on to, and its name there; None for others."""
+    nodes = nodes_of(source_of(getattr(kind, method)))
+    handed = dict(_handed_to_own_methods(nodes, kind))
+    read = [node for node in nodes if _is_name(node) and node.id == name and isinstance(node.ctx, ast.Load)]
+    return [handed.get(node) for node in read]
+
+
+def _handed_to_own_methods(nodes: Sequence[ast.AST], kind: type) -> Iterator[tuple[ast.AST, tuple[str, str]]]:
+    """Yield what is given to methods of the class itself, with the method and the name that it has there."""
+    for node in nodes:
+        match node:
+            case ast.Call(func=ast.Attribute(value=ast.Name(id="self"), attr=method)) if hasattr(kind, method):
+                _, *wanted = inspect.signature(getattr(kind, method)).parameters
+                yield from ((given, (method, name)) for given, name in zip(node.args, wanted, strict=False))
+                yield from ((one.value, (method, one.arg)) for one in node.keywords if one.arg)
 
 
 def names_read_otherwise(module: nn.Module) -> set[str]:
