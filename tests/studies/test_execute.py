@@ -24,12 +24,12 @@ from attnlab.studies.define.rules import TUNING_SEED
 from attnlab.studies.define.study import parse_study, slug, study_hash
 from attnlab.studies.execute import run_study
 from attnlab.studies.judge.collect import read_results, so_far
+from attnlab.studies.judge.tuning import cells_again, record_tuning
 from attnlab.studies.plan.plan import plan_study, rules_hash
 from attnlab.studies.report import tables, write_report
 from attnlab.studies.run import pool
 from attnlab.studies.run.executor import InProcess
 from attnlab.studies.run.folder import prepare, read_cell
-from attnlab.studies.run.tuning import cells_again, record_tuning
 
 LEAK = """
 import torch

@@ -15,11 +15,11 @@ from attnlab.core.errors import SpecError
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.rules import TUNING_SEED
 from attnlab.studies.define.study import load_study, parse_study
+from attnlab.studies.judge.tuning import choose
 from attnlab.studies.plan import estimate
 from attnlab.studies.plan import plan as planning
 from attnlab.studies.plan.estimate import PRODUCTS, flops_per_second_on_one_thread
 from attnlab.studies.plan.plan import NOT_COMPILED, NOT_EVALUATED, NOT_TIMED, plan_study
-from attnlab.studies.run.tuning import choose
 
 
 def plan_of(study, **options):

@@ -12,12 +12,12 @@ from attnlab.core.errors import RunError, SpecError
 from attnlab.core.files import read_json, write_json
 from attnlab.studies.define.study import load_study, parse_study, slug
 from attnlab.studies.execute import run_study
+from attnlab.studies.judge.tuning import cells_again, record_tuning
 from attnlab.studies.plan.plan import plan_study
 from attnlab.studies.report import headline, report
 from attnlab.studies.run import clock
 from attnlab.studies.run.clock import ROUNDS, time_in_turns
 from attnlab.studies.run.executor import InProcess
-from attnlab.studies.run.tuning import cells_again, record_tuning
 from attnlab.training.recipe.target import SECONDS_TO_TARGET
 
 NO_SECONDS = "with a target the budget must be in steps, tokens or flops: seconds are what is measured"

@@ -29,10 +29,10 @@ from attnlab.studies.judge.claims import Target
 from attnlab.studies.judge.luck import Tuned
 from attnlab.studies.judge.results import UNBELIEVABLE, CellResults, VariantResults
 from attnlab.studies.judge.statistics import POWER, paired_power
+from attnlab.studies.judge.tuning import choose, record_of, setting_key
 from attnlab.studies.judge.verdicts import Look, exploratory, verdicts
 from attnlab.studies.plan.plan import plan_study
 from attnlab.studies.report.tables import verdicts as rows_of
-from attnlab.studies.run.tuning import choose, record_of, setting_key
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs" / "verdicts.md").read_text(encoding="utf-8")

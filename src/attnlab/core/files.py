@@ -200,6 +200,17 @@ def write_bytes(path: Path, content: bytes) -> None:
             raise
 
 
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file that can be made again, as several processes may at once: no reader finds half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_bytes(content)
+        draft.replace(path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
 def synchronize(path: Path) -> None:
     """Wait until a file's content is on the disk, so that a rename after it is safe against a power cut."""
     descriptor = os.open(path, os.O_RDWR)

@@ -17,14 +17,15 @@ from attnlab.studies.define.study import Study
 from attnlab.studies.judge.alarms import alarms_before
 from attnlab.studies.judge.collect import so_far
 from attnlab.studies.judge.results import Alarm, StudyResults
+from attnlab.studies.judge.tuning import cells_again, record_tuning
 from attnlab.studies.plan.plan import CellPlan, Plan, plan_study
 from attnlab.studies.run.executor import Executor, Job, LocalProcesses, computes_elsewhere
-from attnlab.studies.run.folder import CLOCK, is_done, prepare, recorded_setting
+from attnlab.studies.run.folder import CLOCK, is_sealed, prepare, recorded_setting
+from attnlab.studies.run.index import index_of
 from attnlab.studies.run.layout import WORKERS_LOG, Layout, Wishes, bounded, layout_for, require_room
 from attnlab.studies.run.mirrored import holding, send_all
 from attnlab.studies.run.pool import BROKEN
 from attnlab.studies.run.ranks import OnRanks, wanted_ranks
-from attnlab.studies.run.tuning import cells_again, record_tuning
 from attnlab.studies.storage.mirror import local
 from attnlab.training.devices.launching import check_devices
 from attnlab.training.keeping.runs import FAILED
@@ -205,8 +206,9 @@ class _Phases:
         if not self._in_turns:
             return False
         of_seeds: dict[int, list[CellPlan]] = {}
+        index, required = index_of(self._out), is_sealed(self._out)
         for cell in cells:
-            if is_done(self._out / cell.folder, cell.spec):
+            if index.is_done(cell, required=required):
                 of_seeds.setdefault(cell.seed, []).append(cell)
         found = [of_seed for of_seed in of_seeds.values() if self._is_untimed(of_seed)]
         self._tried |= {_clock_of(cell) for of_seed in found for cell in of_seed}
@@ -230,7 +232,8 @@ class _Phases:
             self._watcher.alarms([Alarm("clock", None, text)])
 
     def _missing(self, cells: Sequence[CellPlan]) -> list[CellPlan]:
-        return patiently(lambda: [cell for cell in cells if not is_done(self._out / cell.folder, cell.spec)])
+        index, required = index_of(self._out), is_sealed(self._out)
+        return patiently(lambda: [cell for cell in cells if not index.is_done(cell, required=required)])
 
     def _run_cohorts(self, cohorts: Sequence[Sequence[CellPlan]]) -> list[CellPlan]:
         """Run cohorts; return the cells of those whose process died, which one of them may have killed alone."""

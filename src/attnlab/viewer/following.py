@@ -7,6 +7,7 @@ where they changed: variant, title, state, progress, pace, and new ``points`` of
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -34,6 +35,11 @@ ENOUGH = 0.02
 """Progress from which on the time of a run can be told."""
 WORDS_EVERY = 4
 """Looks after which the study's own files are looked at; at once where the state of a run has changed."""
+
+MOST_FOLLOWED = 600
+"""Runs of a study that are listed, with their curves: those that go on or failed, then the first seeds."""
+SLOW_S, REST = 1.0, 10
+"""Seconds from which on reading the words of a study is slow, and how many times as long is waited afterwards."""
 
 PARTS = ("progress", "known", "verdicts")
 """Templates of what a page says in words."""
@@ -142,6 +148,8 @@ class FollowedStudy:
         self._folder = folder
         self._known = known(folder)
         self._runs: dict[str, FollowedRun] = {}
+        self._states: dict[str, State] = {}
+        self._rests_until = 0.0
         self._metric: Metric | None = None
         self._said: Change = {}
         self._told: Any = None
@@ -152,9 +160,9 @@ class FollowedStudy:
     def look(self) -> Change | None:
         """What has changed since the last look; None if nothing has."""
         lengths = {name: self._lengths(run) for name, run in self._runs.items()}
-        states = [run.state for run in self._runs.values()]
         looks = {name: run.look() for name, run in self._runs.items()}
-        if next(self._looks) == 0 or states != [run.state for run in self._runs.values()]:
+        changed = self._see_states()
+        if next(self._looks) == 0 or changed:
             self._read_again()
             looks |= {name: run.look() for name, run in self._added()}
         self._metric = self._metric or self._measured()
@@ -174,15 +182,40 @@ class FollowedStudy:
 
     def _read_again(self) -> None:
         """Read words and results; what cannot be read now, between two files that belong together, stays as it was."""
+        if (begun := time.monotonic()) < self._rests_until:
+            return
+        before = self._known
         try:
             self._known, self._trouble = known(self._folder), ""
         except RunError as error:
             self._trouble = str(error)
+        took = time.monotonic() - begun
+        self._rests_until = begun + took * (1 + REST) if took > SLOW_S else 0.0
+        if self._known is not before:
+            self._states = {}
+        self._see_states()
+
+    def _see_states(self) -> bool:
+        """See how all runs stand, and say whether one has changed; what has finished is asked again with the words."""
+        before = self._states
+        self._states = {run.folder: self._state(run.folder) for run in self._known.runs}
+        return self._states != before
+
+    def _state(self, folder: str) -> State:
+        """How a run stands: as it was last seen where it is followed."""
+        if folder in self._runs:
+            return self._runs[folder].state
+        return "finished" if self._states.get(folder) == "finished" else state_of_run(self._folder / folder)
 
     def _added(self) -> Iterator[tuple[str, FollowedRun]]:
-        """Begin to follow the runs that are planned by now."""
-        for planned in self._known.runs:
-            if planned.folder not in self._runs:
+        """Begin to follow the runs that are planned by now: of very many those that go on or failed, and the first."""
+        rank = {"running": 0, "failed": 1, "stopped": 2}
+        runs = self._known.runs
+        if len(runs) > MOST_FOLLOWED:
+            runs = sorted(runs, key=lambda run: rank.get(self._states[run.folder], 3))
+        for planned in runs:
+            room = MOST_FOLLOWED * (1 + (self._states[planned.folder] == "running"))
+            if planned.folder not in self._runs and len(self._runs) < room:
                 self._runs[planned.folder] = FollowedRun(self._folder / planned.folder, planned)
                 yield planned.folder, self._runs[planned.folder]
 
@@ -209,12 +242,13 @@ class FollowedStudy:
 
     def _words(self) -> Change:
         """What a page says of the study; the same object where nothing has changed."""
-        said, states = self._known, [run.state for run in self._runs.values()]
+        said, states = self._known, [*self._states.values()]
         state = state_of_study(self._folder, states)
         left = self._left() if state == "running" else None
         values = told(said, state, states) | {
             "left": "" if left is None else numbers.duration(left),
             "trouble": self._trouble,
+            "listed": len(self._runs),
             "has_report": has_report(self._folder),
         }
         if (values, self._metric) != self._told:
@@ -241,11 +275,14 @@ class FollowedStudy:
         if not wholes:
             return None
         usual = fmean(one for some in wholes.values() for one in some)
-        open_runs = [run for run in self._runs.values() if run.state in ("waiting", "stopped", "running")]
+        means = {variant: fmean(of) for variant, of in wholes.items()}
+        followed = {name: run.left for name, run in self._runs.items()}
         lefts = [
-            run.left if run.left is not None else fmean(wholes.get(run.planned.variant, [usual])) for run in open_runs
+            means.get(run.variant, usual) if (left := followed.get(run.folder)) is None else left
+            for run in self._known.runs
+            if self._states[run.folder] in ("waiting", "stopped", "running")
         ]
-        return sum(lefts) / max(1, min(self._known.workers, len(open_runs)))
+        return sum(lefts) / max(1, min(self._known.workers, len(lefts)))
 
 
 def has_report(folder: Path) -> bool:
@@ -256,4 +293,4 @@ def has_report(folder: Path) -> bool:
 def told(said: KnownStudy, state: State, states: Sequence[State]) -> dict[str, Any]:
     """What the templates of a study's words name, for runs with these states."""
     done = sum(one in ("finished", "failed") for one in states)
-    return {"known": said, "state": state, "done": done, "left": "", "trouble": ""}
+    return {"known": said, "state": state, "done": done, "left": "", "trouble": "", "listed": len(states)}

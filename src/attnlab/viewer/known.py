@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,16 +16,16 @@ from attnlab.core.files import read_json
 from attnlab.core.processes.apart import names_own_code
 from attnlab.studies.judge.collect import load_plan, so_far
 from attnlab.studies.judge.results import Alarm, StudyResults
+from attnlab.studies.judge.tuning import cells_again, chosen_settings
 from attnlab.studies.plan.plan import CellPlan
 from attnlab.studies.report import tables, words
 from attnlab.studies.run.folder import RULES, STUDY, read_study
 from attnlab.studies.run.layout import LAYOUT
-from attnlab.studies.run.tuning import cells_again, chosen_settings
 
 MOST_KEPT = 64
 """Studies whose words are kept in memory."""
-RECORDS = ("*/seed-*/[!.]*.json", "*/tune-*/seed-*/[!.]*.json", "[!.]*.json")
-"""What a study knows of its runs, and the study's own files; not the notes beside locks, which change with the hour."""
+OF_RUNS = ("seed-", "tune-")
+"""How folders below those of variants begin."""
 
 
 @final
@@ -90,7 +92,10 @@ def known(folder: Path) -> KnownStudy:
     RunError
         If it holds no study, or one that cannot be read.
     """
-    return _known(folder, frozenset(_stamps(folder)))
+    stamp, kept = _stamp(folder), _kept(folder)
+    if not kept or kept[0][0] != stamp:
+        kept[:] = [(stamp, _readable(folder))]
+    return kept[0][1]
 
 
 def is_study(folder: Path) -> bool:
@@ -98,18 +103,29 @@ def is_study(folder: Path) -> bool:
     return (folder / STUDY).is_file() or (folder / RULES).is_file()
 
 
-def _stamps(folder: Path) -> Iterator[tuple[str, int, int]]:
-    """What tells one state of a study's files from the next."""
-    for path in (path for pattern in RECORDS for path in folder.glob(pattern)):
-        try:
-            status = path.stat()
-        except OSError:  # gone since
-            continue
-        yield str(path), status.st_mtime_ns, status.st_size
+def _stamp(folder: Path) -> int:
+    """What tells one state of a study's files from the next, in whatever order they are met."""
+    return sum(hash((one.path, status.st_mtime_ns, status.st_size)) for one, status in _records(folder, depth=0))
+
+
+def _records(folder: Path | str, depth: int) -> Iterator[tuple[os.DirEntry[str], os.stat_result]]:
+    """The study's own records and those of its runs; not the notes beside locks, which change with the hour."""
+    with contextlib.suppress(OSError), os.scandir(folder) as found:  # gone since
+        for one in found:
+            with contextlib.suppress(OSError):
+                if one.name.endswith(".json") and not one.name.startswith("."):
+                    yield one, one.stat()
+                elif one.is_dir() and (depth == 0 or one.name.startswith(OF_RUNS)):
+                    yield from _records(one.path, depth + 1)
 
 
 @functools.lru_cache(maxsize=MOST_KEPT)
-def _known(folder: Path, _: frozenset[tuple[str, int, int]]) -> KnownStudy:
+def _kept(_: Path) -> list[tuple[int, KnownStudy]]:
+    """What was known of a study last, with the state of its files; empty before."""
+    return []
+
+
+def _readable(folder: Path) -> KnownStudy:
     try:
         return _read(folder)
     except AttnlabError as error:
@@ -121,7 +137,7 @@ def _known(folder: Path, _: frozenset[tuple[str, int, int]]) -> KnownStudy:
 def _read(folder: Path) -> KnownStudy:
     _refuse_own_code(folder)
     plan = load_plan(folder)
-    judged, results = so_far(plan, chosen_settings(plan, folder), folder)
+    judged, results = so_far(plan, chosen_settings(plan, folder), folder, writes=False)
     cells = [*plan.tuning_cells(), *cells_again(plan, folder), *judged]
     return KnownStudy(
         name=results.study,

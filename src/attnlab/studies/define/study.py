@@ -261,7 +261,7 @@ class Study(BaseModel):
         shown = ((self.variants[variant] or {}).get("task") if variant else None) or {}
         drawn = {} if self.rules.split is None else {"data_seed": seed}
         if not (shown or drawn):
-            return self.model_dump()["task"]
+            return self.model_dump(include={"task"})["task"]
         return merge({"name": self.task} if isinstance(self.task, str) else self.task, {**shown, **drawn})
 
     def training_settings(self, variant: str) -> dict[str, Any]:

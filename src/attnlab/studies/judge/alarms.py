@@ -233,7 +233,7 @@ def _target_alarms(plan: Plan, variant: VariantResults) -> Iterator[Alarm]:
     for name, value in target.items():
         for cell in variant.done:
             if not is_reached(target, plan.metrics, cell.metrics):
-                steps = cell.curve[-1]["step"] if cell.curve else "all"
+                steps = cell.steps or (cell.curve[-1]["step"] if cell.curve else "all")
                 reached = f"{cell.metrics[name]:.4f}" if name in cell.metrics else "that nobody measured"
                 message = f"seed {cell.seed} ends at {name} {reached} after {steps} steps"
                 yield Alarm("target", variant.name, f"{message}: the target of {value:g} was not reached")

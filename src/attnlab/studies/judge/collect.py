@@ -15,23 +15,22 @@ from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.study import restore_study, slug
 from attnlab.studies.judge.alarms import alarms_of
 from attnlab.studies.judge.results import CellResults, StudyResults, VariantResults
+from attnlab.studies.judge.tuning import TUNING, chosen_settings, read_tuning
 from attnlab.studies.judge.worth import PartsJudged, kept_parts
 from attnlab.studies.plan.plan import CellPlan, Plan, PlannedVariant, restore_plan
 from attnlab.studies.run.folder import (
     ENVIRONMENT,
     STUDY,
     is_sealed,
-    read_cell,
-    read_clock,
     read_inside,
     read_rules,
     read_study,
 )
+from attnlab.studies.run.index import index_of
 from attnlab.studies.run.layout import LAYOUT
 from attnlab.studies.run.task_record import TaskRecord
-from attnlab.studies.run.tuning import TUNING, chosen_settings, read_tuning
 from attnlab.studies.storage.mirror import local
-from attnlab.training.keeping.runs import FAILED, SPEC, read_metrics
+from attnlab.training.keeping.runs import FAILED, SPEC, LaterRecords
 from attnlab.training.recipe.target import SECONDS_TO_TARGET
 from attnlab.training.speed.settings import Setting
 
@@ -74,11 +73,12 @@ def read_results(out: Path) -> StudyResults:
 
 
 def so_far(
-    plan: Plan, chosen: Mapping[str, Mapping[str, int | float]], out: Path
+    plan: Plan, chosen: Mapping[str, Mapping[str, int | float]], out: Path, *, writes: bool = True
 ) -> tuple[list[CellPlan], StudyResults]:
     """The judged runs that the rules ask for by what is known so far, and what they have found.
 
-    After each look every variant of a comparison that it left open gets the seeds of the next.
+    After each look every variant of a comparison that it left open gets the seeds of the next. The index of the runs is
+    written, unless the folder is only to be read.
     """
     folder = _Folder(plan, out)
     counts = {variant.name: plan.study.rules.looks[0] for variant in plan.variants}
@@ -91,6 +91,8 @@ def so_far(
         counts |= dict.fromkeys(left_open, following.seeds)
         judged = plan.judged_cells(chosen, counts)
         results = folder.results(judged)
+    if writes:
+        index_of(out).write()
     return judged, results
 
 
@@ -99,7 +101,7 @@ class _Folder:
     """Read the folder of a study, each file once."""
 
     def __init__(self, plan: Plan, out: Path) -> None:
-        self._plan, self._out = plan, out
+        self._plan, self._out, self._index = plan, out, index_of(out)
         self._rules = read_rules(out)
         self._tuning = read_tuning(out)
         self._sealed = is_sealed(out)
@@ -160,12 +162,12 @@ class _Folder:
     def _read(self, cell: CellPlan) -> CellResults:
         """What one run reached; where it is timed, with the seconds of all its steps as the time to the target."""
         folder = self._out / cell.folder
-        result = read_cell(self._out, cell, required=self._sealed)
+        result = self._index.result(cell, required=self._sealed)
         looked = read_inside(self._out, cell, required=self._sealed)
         if result is not None and looked is not None:
             metrics = result["metrics"]
             if "claim_levels" in self._rules:
-                metrics = {SECONDS_TO_TARGET: self._seconds(cell, result), **metrics}
+                metrics = {SECONDS_TO_TARGET: _seconds(result), **metrics}
             return CellResults(
                 seed=cell.seed,
                 status="done",
@@ -176,7 +178,8 @@ class _Folder:
                 device=result.get("environment", {}).get("device", ""),
                 together=result.get("together", 1),  # not in results of earlier versions
                 together_note=result.get("together_note", ""),
-                curve=list(read_metrics(folder)),
+                curve=LaterRecords(folder),
+                steps=result.get("steps"),
                 predictions=looked.get("predictions"),
                 attention=looked.get("attention"),
                 reach=looked.get("reach"),
@@ -184,13 +187,14 @@ class _Folder:
             )
         if (folder / FAILED).exists():
             error = read_json(folder / FAILED)["error"]
-            return CellResults(seed=cell.seed, status="failed", error=error, curve=list(read_metrics(folder)))
+            return CellResults(seed=cell.seed, status="failed", error=error, curve=LaterRecords(folder))
         return CellResults(seed=cell.seed, status="missing")
 
-    def _seconds(self, cell: CellPlan, result: Mapping[str, Any]) -> float:
-        """What all steps of a run take, and choosing how: by a step measured in turns where it was, else as it took."""
-        a_step = read_clock(self._out, cell)
-        return result["seconds"] if a_step is None else a_step * result["steps"] + result["choosing_seconds"]
+
+def _seconds(result: Mapping[str, Any]) -> float:
+    """What all steps of a run take, and choosing how: by a step measured in turns where it was, else as it took."""
+    a_step = result.get("seconds_per_step")
+    return result["seconds"] if a_step is None else a_step * result["steps"] + result["choosing_seconds"]
 
 
 def _layout(out: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal, final
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MOST_DRAWN = 24
 """Variants in a chart: of more, none is told from its neighbor, and the small panels of 200 take minutes to draw."""
+MOST_SEEDS = 50
+"""Seeds of a variant whose curves and differences are drawn: they hold some hundred numbers each."""
 UNBELIEVABLE = ("causality", "batch", "floor", "best known")
 """Alarms that say that a number cannot be true, or is one of another task."""
 
@@ -44,8 +46,10 @@ class CellResults:
     device: str = ""  # what it was computed on: ``cpu``, or the name of an accelerator
     together: int = 1  # with how many runs, itself included, it was trained as one program
     together_note: str = ""  # why not with all it might have been trained with
-    curve: list[Mapping[str, Any]] = field(default_factory=list)
-    """Lines of the cell's ``metrics.jsonl``: step, tokens, seconds, train_loss, and metrics where evaluated."""
+    curve: Sequence[Mapping[str, Any]] = ()
+    """Lines of the cell's ``metrics.jsonl``: step, tokens, seconds, train_loss, and metrics where evaluated; those of a
+    folder are read when they are first asked for."""
+    steps: int | None = None  # updates made; None unless done
     error: str | None = None  # why a failed cell stopped
     predictions: Mapping[str, Any] | None = None
     """What the task's ``examples`` returned: ``{"kind": "series", "items": [{"input", "target", "prediction"}]}`` or
@@ -86,6 +90,11 @@ class VariantResults:
     def failed(self) -> tuple[CellResults, ...]:
         """Cells that stopped with an error, in seed order."""
         return tuple(cell for cell in self.cells if cell.status == "failed")
+
+    @property
+    def drawn(self) -> tuple[CellResults, ...]:
+        """The cells that charts have room for: the first seeds."""
+        return tuple(cell for cell in self.cells[:MOST_SEEDS] if cell.status != "missing")
 
     @property
     def untuned(self) -> bool:

@@ -7,6 +7,7 @@ parameters, FLOPs and memory are read off the built module; widths are matched w
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -109,7 +110,12 @@ class CellPlan:
         """Which of the tuning runs with its settings it is, from 1; None for a judged run."""
         return None if self.seed < TUNING_SEED else self.seed - TUNING_SEED + 1
 
-    @property
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """The sha256 of what the worker is given."""
+        return fingerprint(self.spec)
+
+    @functools.cached_property
     def folder(self) -> str:
         """Its place within the study's folder."""
         setting = "tune-" + "-".join(f"{key}-{value:g}" for key, value in self.tuned.items())

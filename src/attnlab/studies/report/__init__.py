@@ -12,7 +12,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from attnlab.core.files import writing
+from attnlab.core.files import replace_file, writing
 from attnlab.studies.report.content import report
 from attnlab.studies.report.terminal import verdict_table
 from attnlab.studies.report.words import headline
@@ -61,7 +61,7 @@ def write_report(results: StudyResults, folder: str | os.PathLike[str]) -> Path:
     target = deliver(folder, files)
     with writing(target):
         for name, content in files.items():
-            _replace(target / name, content)
+            replace_file(target / name, content)
     return target / "report.html"
 
 
@@ -97,7 +97,7 @@ def write_figures(results: StudyResults, folder: str | os.PathLike[str]) -> list
     target = Path(folder)
     with writing(target):
         for name, content in files.items():
-            _replace(target / name, content)
+            replace_file(target / name, content)
     return [target / name for name in files]
 
 
@@ -117,14 +117,3 @@ def draw_report(results: StudyResults) -> Drawn:
     from attnlab.studies.report.cell import cell
 
     return cell(results)
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees the old or the new one, never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        draft.write_bytes(content)
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)

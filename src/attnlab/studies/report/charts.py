@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from attnlab.studies.judge.results import MOST_SEEDS
 from attnlab.studies.report import numbers, words
 from attnlab.studies.report.span import Span, beside, number_format, span_of
 from attnlab.studies.report.style import BAND, GRID, INK, MUTED, NORMAL, PAPER, SMALL, VERDICT_COLORS, data_of, label
@@ -108,13 +110,13 @@ def _effect_row(results: StudyResults, one: Verdict) -> dict[str, Any]:
 
 
 def _seed_rows(results: StudyResults, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The difference of every seed, the raw data behind an interval."""
+    """The difference of every seed that is drawn, the raw data behind an interval."""
     values = {variant.name: variant.values(results.metric.name) for variant in results.variants}
     return [
         {"title": row["title"], "verdict": row["verdict"], "value": value - baseline[seed]}
         for row in rows
         for baseline in [values[row["baseline"]]]
-        for seed, value in values[row["variant"]].items()
+        for seed, value in itertools.islice(values[row["variant"]].items(), MOST_SEEDS)
         if seed in baseline and math.isfinite(value - baseline[seed])
     ]
 
@@ -227,10 +229,11 @@ def effect_caption(results: StudyResults) -> str:
     beside = f" An exploratory interval is of its own: it holds with {sure}, alone." if results.exploratory else ""
     beyond = ", those beyond the axis counted at its ends" if _any_beyond(results) else ""
     drawn = ", each of which has data of its own" if results.draws_data else ""
+    dots = words.drawn_seeds(results, "single seeds")
     return (
         f"Difference to the baseline {words.named(results.baseline)} unless another is named, paired over "
         f"seeds{drawn}. Lines are t intervals that hold together, over all comparisons and looks, with {sure} "
-        f"confidence; small dots single seeds{beyond}.{within} A hollow point is undecided.{beside}"
+        f"confidence; small dots {dots}{beyond}.{within} A hollow point is undecided.{beside}"
     )
 
 

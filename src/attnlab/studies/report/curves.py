@@ -39,7 +39,7 @@ SERIES_COLORS = {"input": FAINT, "target": MUTED, "prediction": VARIANT_COLORS[5
 
 def curve_metric(results: StudyResults) -> Metric | None:
     """The metric whose curve is drawn: the study's own, else the first one measured during training."""
-    measured = {key for variant in results.variants for cell in variant.done for line in cell.curve for key in line}
+    measured = {key for variant in results.charted for cell in variant.drawn for line in cell.curve for key in line}
     candidates = (results.metric, *results.metrics)
     return next((metric for metric in candidates if metric.name in measured), None)
 
@@ -64,7 +64,7 @@ def settled(rows: list[dict[str, Any]]) -> list[float]:
 def _curve_rows(variant: VariantResults, metric: str) -> list[dict[str, Any]]:
     """Mean, lowest and highest value at every step at which a seed was evaluated."""
     by_step: dict[int, list[float]] = defaultdict(list)
-    for cell in variant.done:
+    for cell in (one for one in variant.drawn if one.status == "done"):
         for step, value in _curve(cell, metric):
             by_step[step].append(value)
     steps = sorted(by_step)

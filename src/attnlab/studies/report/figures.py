@@ -44,15 +44,16 @@ def _curves(results: StudyResults) -> Figure | None:
     metric = curves.curve_metric(results)
     if metric is None:
         return None
-    return Figure(draw(curves.learning_curves(results, metric), "curves"), "How do they learn?", _curve_caption(metric))
+    drawing = draw(curves.learning_curves(results, metric), "curves")
+    return Figure(drawing, "How do they learn?", _curve_caption(results, metric))
 
 
-def _curve_caption(metric: Metric) -> str:
+def _curve_caption(results: StudyResults, metric: Metric) -> str:
     """Say what the curves show."""
     title = words.metric_title(metric)
     return (
-        f"{title[:1].upper() + title[1:]} during training: mean over seeds, the band from the lowest to the highest. "
-        "The first tenth of the steps may lie outside."
+        f"{title[:1].upper() + title[1:]} during training: mean over {words.drawn_seeds(results)}, the band from the "
+        "lowest to the highest. The first tenth of the steps may lie outside."
     )
 
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from attnlab.studies.judge.results import UNBELIEVABLE
+from attnlab.studies.judge.results import MOST_SEEDS, UNBELIEVABLE
 from attnlab.studies.report import numbers
 
 if TYPE_CHECKING:
@@ -104,6 +104,12 @@ def metric_title(metric: Metric) -> str:
 def direction(metric: Metric) -> str:
     """Which direction of a metric is good, in words."""
     return f"{metric.better} is better"
+
+
+def drawn_seeds(results: StudyResults, all_of_them: str = "seeds") -> str:
+    """Which seeds of each variant charts show."""
+    most = max(len(variant.cells) for variant in results.variants)
+    return f"the first {MOST_SEEDS} seeds" if most > MOST_SEEDS else all_of_them
 
 
 def mean_seconds(variant: VariantResults) -> float | None:

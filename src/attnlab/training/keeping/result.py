@@ -140,8 +140,8 @@ def read_record(folder: Path, *, required: bool = False) -> dict[str, Any] | Non
     with mendable(folder):
         record = read_json(path)
     seal = record.pop(SEAL, None)
-    known = (_seal(folder, record), _seal(folder, record, beside=(METRICS,)), *([] if required else [None]))
-    if seal not in known:  # results of earlier versions have none, or do not cover what was run
+    is_older = seal is None and not required  # results of earlier versions have none, or do not cover what was run
+    if not (is_older or seal == _seal(folder, record) or seal == _seal(folder, record, beside=(METRICS,))):
         missing = " and ".join(name for name in (METRICS, SPEC) if not (folder / name).exists())
         changed = f"{RESULT}, {METRICS} or {SPEC} was changed after the run ended; put back what was changed"
         said = f"{missing} of a finished run is missing; put it back" if missing else changed

@@ -14,11 +14,12 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -203,6 +204,32 @@ def read_metrics(folder: Path | str) -> list[dict[str, Any]]:
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     with mendable(Path(folder)):
         return [parse_record(line, path) for line in lines[:-1]]  # what follows the last line end is empty, or cut off
+
+
+@final
+class LaterRecords(Sequence[Mapping[str, Any]]):
+    """Hold the records of a run, read when they are first asked for.
+
+    Parameters
+    ----------
+    folder : Path
+        The run folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @functools.cached_property
+    def _records(self) -> list[dict[str, Any]]:
+        return read_metrics(self._folder)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._records)
+
+    def __getitem__(self, place: Any) -> Any:
+        """The record at a place, or those of a slice."""
+        return self._records[place]
 
 
 @contextlib.contextmanager

@@ -86,7 +86,7 @@ def _strip(alt: Any, rows: Sequence[Row], color: Any, *, x_title: str | None) ->
 def _rows(variant: VariantResults) -> list[Row]:
     """Mean, lowest and highest seed at every step that was looked at, for every quantity and layer."""
     values: dict[tuple[str, str], dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for cell in variant.cells:
+    for cell in variant.drawn:
         for record in cell.curve:
             for quantity, layer, value in _seen(record.get("watch", {})):
                 values[quantity, layer][record["step"]].append(value)
@@ -118,15 +118,16 @@ def caption(results: StudyResults) -> str:
     others = len(results.variants) - len(_shown(results))
     notes: dict[str, list[str]] = defaultdict(list)
     for variant in results.charted:
-        found = (record["watch"]["note"] for cell in variant.cells for record in cell.curve if _has_note(record))
+        found = (record["watch"]["note"] for cell in variant.drawn for record in cell.curve if _has_note(record))
         if note := next(found, None):
             notes[note].append(words.named(variant.name))
     return " ".join(
         [
-            "By layer, the first and the last and some between: mean over heads and seeds, the band from the lowest to "
-            "the highest seed. Entropy of attention weights: 1 is equal weights on all keys that may be seen, 0 one "
-            "key. Scores are those before the softmax, gradients those before clipping. Update: size of a step over "
-            "that of the weights. Dead features: the share of a rectifier's that are zero wherever it was looked.",
+            "By layer, the first and the last and some between: mean over heads and "
+            f"{words.drawn_seeds(results)}, the band from the lowest to the highest seed. Entropy of attention "
+            "weights: 1 is equal weights on all keys that may be seen, 0 one key. Scores are those before the softmax, "
+            "gradients those before clipping. Update: size of a step over that of the weights. Dead features: the "
+            "share of a rectifier's that are zero wherever it was looked.",
             *([f"{others} more variants are not shown."] if others else []),
             *(f"{', '.join(names)}: {note}." for note, names in notes.items()),
         ]

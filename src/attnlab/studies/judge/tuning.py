@@ -12,7 +12,8 @@ from attnlab.studies.define.metrics import SHORTEST
 from attnlab.studies.define.rules import LENGTH, at_edge
 from attnlab.studies.define.study import slug
 from attnlab.studies.plan.plan import CellPlan, Plan
-from attnlab.studies.run.folder import is_sealed, read_cell
+from attnlab.studies.run.folder import is_sealed
+from attnlab.studies.run.index import index_of
 from attnlab.training.recipe.target import is_reached
 
 TUNING = "tuning.json"
@@ -63,9 +64,9 @@ def _all_runs(plan: Plan, out: Path) -> Runs:
 
 def _read(plan: Plan, out: Path, cells: Sequence[CellPlan]) -> Runs:
     found: dict[str, dict[str, list[float | None]]] = {variant.name: {} for variant in plan.variants}
-    required = is_sealed(out)
+    index, required = index_of(out), is_sealed(out)
     for cell in cells:
-        result = read_cell(out, cell, required=required)
+        result = index.result(cell, required=required)
         value = None if result is None else _value(plan, cell, result["metrics"])
         found[cell.variant].setdefault(setting_key(cell.tuned), []).append(value)
     return found
