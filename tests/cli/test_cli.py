@@ -146,6 +146,23 @@ def test_a_note_about_all_variants_is_told_once_and_long_times_in_days(study, ca
     assert re.search(r" [\d,]+ days or more on this machine's \d+ cores: without starting processes, ", printed)
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--nodes", "0"], "--nodes must be at least 1; got 0"),
+        (["--nodes", "2"], "--nodes 2 needs --rendezvous HOST:PORT, an address of one of the machines, alike on each"),
+        (["--rendezvous", "here:29500"], "--rendezvous is where several machines meet; say how many with --nodes"),
+        (
+            ["--nodes", "2", "--rendezvous", "here:29500", "--out", "s3://bucket/mine"],
+            "--nodes 2 needs a folder on a disk that all machines see; got --out s3:",
+        ),
+    ],
+)
+def test_machines_that_cannot_meet_are_a_sentence(study, capfd, options, said):
+    assert call(["run", str(study), *options]) == WRONG_USE
+    assert said in " ".join(capfd.readouterr().err.split())
+
+
 def test_help_says_where_sentences_come_from(capfd):
     assert call(["completion", "--help"]) == FINE
     assert "in ~/.bashrc" in " ".join(capfd.readouterr().out.replace("│", "").split())

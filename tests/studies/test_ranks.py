@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +13,11 @@ from attnlab.core.errors import SpecError, TrainingError
 from attnlab.studies.define.study import parse_study
 from attnlab.studies.execute import run_study
 from attnlab.studies.plan.plan import plan_study
+from attnlab.studies.run import ranks
 from attnlab.studies.run.executor import InProcess
+from attnlab.studies.run.ranks import TOKEN, follow
 from attnlab.training.devices import launching
+from attnlab.training.devices.nodes import Meeting
 from attnlab.training.keeping.result import read_result
 from attnlab.training.keeping.runs import read_failure
 
@@ -44,6 +50,13 @@ def launched(monkeypatch):
 
     monkeypatch.setattr(launching, "on_devices", on_devices)
     return counts
+
+
+@pytest.fixture
+def free_port():
+    with socket.socket() as tried:
+        tried.bind(("127.0.0.1", 0))
+        return tried.getsockname()[1]
 
 
 class Mail:
@@ -120,6 +133,67 @@ def test_a_run_that_fails_on_its_devices_fails_alone(monkeypatch, tmp_path):
 def test_what_has_no_meaning_with_devices_is_an_error(tmp_path, how, said):
     with pytest.raises(SpecError, match=said):
         run_study(study(), tmp_path, **how)
+
+
+@pytest.fixture
+def meeting(free_port):
+    """Two machines that see each other: the first, and the one that follows."""
+    return [Meeting(2, f"127.0.0.1:{free_port}") for _ in range(2)]
+
+
+def test_what_the_first_machine_computes_others_compute_with_it(launched, meeting, tmp_path, monkeypatch):
+    first, other = meeting
+    followed = []
+
+    def on_devices(count, function, job, *, nodes, **_):
+        followed.append((nodes.number, Path(job.folders[0]).relative_to(tmp_path), job.study))
+        return function(replace(job, setting={**job.setting, "devices": 1})) if nodes.number == 0 else None
+
+    monkeypatch.setattr(launching, "on_devices", on_devices)
+    monkeypatch.setattr(launching, "_mail", [])
+    thread = threading.Thread(target=follow, args=[other, tmp_path / "out"])
+    thread.start()
+    run_study(study(), tmp_path / "out", devices=2, meeting=first)
+    first.end()
+    thread.join()
+    folders = [Path("out", name, "seed-0") for name in ("one", "two")]
+    assert sorted(followed) == [(number, one, str(tmp_path / "out")) for number in range(2) for one in folders]
+    assert not (tmp_path / "out" / TOKEN).exists()
+
+
+def test_a_machine_that_does_not_see_the_folder_is_an_error_on_each(launched, meeting, tmp_path, monkeypatch):
+    first, other = meeting
+    monkeypatch.setattr(ranks, "SEEN_S", 0.0)
+    said = []
+
+    def lag_behind():
+        try:
+            follow(other, tmp_path / "elsewhere")
+        except SpecError as error:
+            said.append(str(error))
+
+    thread = threading.Thread(target=lag_behind)
+    thread.start()
+    wrong = f"a node does not see the first one's folder of the study in {tmp_path / 'elsewhere'}; give --out on a disk"
+    with pytest.raises(SpecError, match=wrong):
+        run_study(study(), tmp_path / "out", devices=2, meeting=first)
+    thread.join()
+    assert said[0].startswith(wrong)
+    assert launched == []
+
+
+@pytest.mark.parametrize(
+    ("training", "devices", "said"),
+    [
+        ({}, 3, "3 devices of one cannot be divided among 2 nodes"),
+        ({"devices": 5}, None, "5 devices of two cannot be divided among 2 nodes"),
+        ({}, None, "--nodes 2: no run is computed on several devices; add --devices 2"),
+        ({}, 0, "--devices must be at least 1; got 0"),
+    ],
+)
+def test_devices_that_machines_cannot_divide_are_an_error(meeting, tmp_path, training, devices, said):
+    with pytest.raises(SpecError, match=said):
+        run_study(study(**training), tmp_path / "out", devices=devices, meeting=meeting[0])
 
 
 @pytest.mark.parametrize(

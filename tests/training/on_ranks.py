@@ -9,10 +9,14 @@ from tests.training.tiny import recipe
 from torch import nn
 
 from attnlab.core.contracts import Batch, Metric
+from attnlab.core.sharded import local
 from attnlab.models.encoder_decoder import EncoderDecoder
 from attnlab.models.stacks import Decoder, Encoder
+from attnlab.models.token_encoder import TokenEncoder
 from attnlab.training import train
 from attnlab.training.devices import spread
+from attnlab.training.devices.ranks import ranks_here
+from attnlab.training.devices.tensor import TensorParallel
 
 ROWS, LENGTH, WORDS, WIDTH, IGNORED = 8, 6, 11, 8, -100
 SMALL = {"d_model": WIDTH, "n_layers": 2, "dropout": 0.1, "mixer": {"name": "attention", "n_heads": 2, "dropout": 0.2}}
@@ -53,6 +57,14 @@ class Words:
         return {"val_loss": float(self.loss(predict(batch), batch))}
 
 
+class Answers(Words):
+    """Ask for one token of each row."""
+
+    def batch(self, number: int) -> Batch:
+        tokens = super().batch(number).inputs[0]
+        return Batch((tokens,), tokens[:, :1])
+
+
 class Pairs(Words):
     """The same of two sequences."""
 
@@ -72,9 +84,32 @@ class Numbers(Words):
         return nn.functional.mse_loss(outputs, batch.targets)
 
 
+WIDE = {**SMALL, "mixer": {**SMALL["mixer"], "heads": "full-width"}}
+GATED = {"name": "gated", "d_ff": 10, "dropout": 0.2}
+
+
+def _decoder_with(**parts):
+    return lambda: Decoder(WORDS, LENGTH, d_model=WIDTH, n_layers=1, mixer={"name": "attention", "n_heads": 2, **parts})
+
+
 KINDS = {
     "decoder": (lambda: Decoder(WORDS, LENGTH, **SMALL), Words),
     "encoder": (lambda: Encoder(3, 3, LENGTH, **SMALL), Numbers),
+    "gated decoder": (lambda: Decoder(WORDS, LENGTH, **WIDE, feedforward=GATED, positions="rotary"), Words),
+    "uneven decoder": (lambda: Decoder(WORDS, LENGTH, **SMALL, feedforward={"name": "relu", "d_ff": 7}), Words),
+    "three heads": (
+        lambda: Decoder(WORDS, LENGTH, **{**SMALL, "d_model": 9, "mixer": {"name": "attention", "n_heads": 3}}),
+        Words,
+    ),
+    "grouped heads": (_decoder_with(heads={"name": "grouped", "n_kv_heads": 1}), Words),
+    "biased heads": (_decoder_with(positions="linear-bias"), Words),
+    "learned scores": (_decoder_with(scores="cosine"), Words),
+    "talking heads": (_decoder_with(combiners="talking-heads"), Words),
+    "experts": (lambda: Decoder(WORDS, LENGTH, **SMALL, feedforward="mixture-of-experts"), Words),
+    "convolved heads": (_decoder_with(combiners="convolution"), Words),
+    "window": (lambda: Decoder(WORDS, LENGTH, d_model=WIDTH, n_layers=1, tied=False, readout="window"), Answers),
+    "reader": (lambda: TokenEncoder(WORDS, LENGTH, d_model=WIDTH, n_layers=1), Words),
+    "convolution": (lambda: Encoder(3, 3, LENGTH, d_model=WIDTH, n_layers=1, mixer="convolution"), Numbers),
     "encoder-decoder": (lambda: EncoderDecoder(WORDS, WORDS, LENGTH, **SMALL), Pairs),
     "batch norm": (lambda: nn.Sequential(nn.BatchNorm1d(LENGTH), nn.Linear(3, 3)), Numbers),
 }
@@ -107,6 +142,18 @@ def failing(kind: str, fields: dict) -> str:
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def held(kind: str) -> list[float]:
+    """What part of each parameter this rank holds of a model whose layers are divided."""
+    model, _ = made(kind)
+    parameters = TensorParallel(model, ranks_here(), torch.device("cpu")).owner.parameters()
+    return [local(one).numel() / one.numel() for one in parameters]
+
+
+def failing_each(kinds: list[str], fields: dict) -> list[str]:
+    """As `failing`, of one after the other."""
+    return [failing(kind, fields) for kind in kinds]
 
 
 def trained_in_little_memory(kind: str, fields: dict) -> dict:

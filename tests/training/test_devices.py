@@ -6,11 +6,13 @@ import re
 
 import pytest
 from tests.training.forked import on_forks, one_fails
-from tests.training.on_ranks import made
+from tests.training.on_ranks import Answers, made
 from tests.training.tiny import TinyTask, recipe, tiny_model
 
 from attnlab.core.errors import SpecError, TrainingError
 from attnlab.training import load_model_weights, on_devices, read_metrics, read_result
+from attnlab.training.devices.context import cut_positions
+from attnlab.training.devices.ranks import Alone
 from attnlab.training.together.together import train_together
 
 MODULE = "tests.training.on_ranks"
@@ -18,10 +20,12 @@ STEPS = 13
 ADAMW = {"steps": STEPS, "clip": 0.5, "sharding": "none"}
 MUON = {**ADAMW, "optimizer": "muon"}
 FULL = {"sharding": "full"}
+TENSOR = {"sharding": "tensor"}
+CONTEXT = {"sharding": "context"}
 NEAR = 1e-9
 """Relative; float64 rounds by 1e-16."""
 
-ALONE = {"decoder": ADAMW, "encoder": ADAMW, "encoder-decoder": MUON}
+ALONE = {"decoder": ADAMW, "encoder": ADAMW, "encoder-decoder": MUON, "gated decoder": ADAMW}
 DIVIDED = {
     "decoder on 4 ranks": (4, "decoder", {}),
     "decoder on 2 ranks in 2 pieces each": (2, "decoder", {"accumulate": 2}),
@@ -29,16 +33,52 @@ DIVIDED = {
     "encoder in little memory": (2, "encoder", {"sharding": "auto"}),
     "encoder-decoder with Muon": (2, "encoder-decoder", {}),
     "encoder-decoder with Muon, sharded": (2, "encoder-decoder", FULL),
+    "encoder-decoder with Muon, by heads": (2, "encoder-decoder", TENSOR),
+    "decoder by positions": (2, "decoder", CONTEXT),
+    "encoder by positions in 2 pieces": (2, "encoder", {**CONTEXT, "accumulate": 2}),
+    "gated decoder by positions on 3 ranks": (3, "gated decoder", CONTEXT),
+    "gated decoder by heads in 2 pieces": (2, "gated decoder", {**TENSOR, "accumulate": 2}),
 }
 REFUSED = {
     "3 ranks do not divide 8 rows": (3, "encoder", {}, "SpecError: a batch of 8 rows cannot be divided into 3 equal"),
     "rows that see each other": (2, "batch norm", {}, "SpecError: the loss of 2 rows is not the mean of the losses of"),
     "compiled": (2, "encoder", {"compile": True}, "SpecError: steps on several devices or in several pieces are not"),
     "watched in parts": (2, "encoder", {**FULL, "watch": ["gradients"]}, "SpecError: watch needs a whole model on one"),
+    "watched by heads": (
+        2,
+        "encoder",
+        {**TENSOR, "watch": ["gradients"]},
+        "SpecError: watch needs a whole model on one",
+    ),
+    "watched by positions": (2, "encoder", {**CONTEXT, "watch": ["gradients"]}, "SpecError: watch needs a whole model"),
+    "4 ranks do not divide 6 positions": (4, "encoder", CONTEXT, "SpecError: sharding: context: 6 positions cannot be"),
     "another number of processes": (1, "encoder", {"devices": 2}, "SpecError: a recipe of 2 devices needs as many"),
 }
-KEPT = {**ADAMW, "checkpoint_every": 3, "average": {"last": 0.9, "points": 8}}
-CHAIN = ((4, FULL, 4), (2, FULL, 7), (1, {}, 10), (2, FULL, -1))
+UNDIVIDED = {
+    "three heads": "3 heads cannot be divided among 2 devices (stack.blocks.0.mixer)",
+    "uneven decoder": "7 hidden features cannot be divided among 2 devices (stack.blocks.0.feedforward)",
+    "grouped heads": "GroupedHeads has other numbers or widths of queries than of keys and values, which cannot be "
+    "divided among devices; use heads 'split' (stack.blocks.0.mixer)",
+    "biased heads": "LinearBias differs from head to head, and cannot be divided (stack.blocks.0.mixer)",
+    "learned scores": "CosineScore has weights, which cannot be divided (stack.blocks.0.mixer)",
+    "talking heads": "TalkingHeads does not add up heads, which cannot be divided (stack.blocks.0.mixer)",
+    "experts": "MixtureOfExperts cannot be divided among 2 devices (stack.blocks.0.feedforward)",
+    "convolution": "ConvolutionMixer cannot be divided among 2 devices (stack.blocks.0.mixer)",
+    "batch norm": "Sequential has no attention and no feed-forward to divide",
+}
+"""What is said of models that 2 ranks cannot share by their heads and hidden features."""
+APART = {
+    "encoder-decoder": "EncoderDecoder cannot be computed at some positions alone",
+    "convolution": "ConvolutionMixer cannot be computed at some positions alone",
+    "convolved heads": "Convolution mixes positions, and cannot be computed at some alone",
+    "experts": "MixtureOfExperts balances experts over all positions, and cannot be computed at some alone",
+    "window": "the readout 'window' reads all positions at once, and cannot be computed at some alone",
+    "reader": "TokenEncoder cannot be computed at some positions alone",
+    "batch norm": "Sequential cannot be computed at some positions alone",
+}
+"""What is said of models whose positions 2 ranks cannot share."""
+KEPT = {**ADAMW, "steps": 16, "checkpoint_every": 3, "average": {"last": 0.9, "points": 8}}
+CHAIN = ((4, FULL, 4), (2, TENSOR, 7), (1, {}, 10), (2, TENSOR, 13), (2, CONTEXT, 15), (2, FULL, -1))
 """Ranks, how the model lies on them, and the step at which all of them die: a run that goes on in other numbers."""
 
 
@@ -56,6 +96,9 @@ def runs(folder):
         cases[name] = (count, how, [kind, {**ALONE[kind], "devices": count, **more}])
     for name, (count, kind, more, _) in REFUSED.items():
         cases[name] = (count, "failing", [kind, {**ADAMW, "devices": count, **more}])
+    cases["undivided"] = (2, "failing_each", [list(UNDIVIDED), {**ADAMW, **TENSOR, "devices": 2}])
+    cases["apart"] = (2, "failing_each", [list(APART), {**ADAMW, **CONTEXT, "devices": 2}])
+    cases["held"] = (2, "held", ["gated decoder"])
     cases["unbroken"] = (1, "trained", ["decoder", KEPT])
     for number, (count, more, dies_at) in enumerate(CHAIN):
         fields = {**KEPT, "devices": count, **more}
@@ -88,17 +131,33 @@ def test_what_cannot_be_divided_is_an_error_in_words(runs, name):
         assert said.startswith(REFUSED[name][-1])
 
 
+def test_a_part_that_ranks_cannot_share_is_an_error_that_names_it(runs):
+    said = [f"SpecError: sharding: tensor: {one}" for one in UNDIVIDED.values()]
+    assert runs["undivided"] == [said] * 2
+
+
+def test_a_part_that_cannot_be_computed_at_some_positions_is_an_error_that_names_it(runs):
+    said = [f"SpecError: sharding: context: {one}" for one in APART.values()]
+    assert runs["apart"] == [said] * 2
+
+
+def test_a_rank_holds_its_heads_and_hidden_features_alone(runs):
+    for found in runs["held"]:
+        assert sorted(set(found)) == [0.5, 1.0]
+        assert found.count(0.5) == 12, "two layers, in each q, k, v and gates with biases, and two matrices back"
+
+
 def test_parts_of_a_checkpoint_are_gone_on_with_on_any_number_of_ranks(runs, folder):
-    assert [runs[f"part {number}"][0] for number in range(3)] == [None] * 3, "they were to die on the way"
-    (alone,), found = runs["unbroken"], runs["part 3"][0]
-    assert found["resumed"] == [3, 6, 9]
+    assert [runs[f"part {number}"][0] for number in range(5)] == [None] * 5, "they were to die on the way"
+    (alone,), found = runs["unbroken"], runs["part 5"][0]
+    assert found["resumed"] == [3, 6, 9, 12, 15]
     assert found["metrics"] == pytest.approx(alone["metrics"], rel=NEAR)
     assert found["losses"] == pytest.approx(alone["losses"], rel=NEAR)
     model, _ = made("decoder")
-    assert load_model_weights(model, folder) == STEPS
+    assert load_model_weights(model, folder) == KEPT["steps"]
     assert float(sum(one.detach().abs().sum() for one in model.parameters())) == pytest.approx(alone["weights"], NEAR)
     assert {path.name for path in (folder / "last").iterdir()} == {"model.safetensors", "state.json"}
-    assert [record["step"] for record in read_metrics(folder)] == list(range(1, STEPS + 1))
+    assert [record["step"] for record in read_metrics(folder)] == list(range(1, KEPT["steps"] + 1))
     assert read_result(folder).metrics == found["metrics"]
 
 
@@ -108,6 +167,12 @@ def test_parts_of_a_checkpoint_are_gone_on_with_on_any_number_of_ranks(runs, fol
 def test_a_rank_that_fails_ends_all_with_its_own_error(how, expected):
     with pytest.raises(TrainingError, match=f"rank 1 .process .*{expected}.*the same command goes on"):
         on_devices(2, one_fails, how)
+
+
+def test_inputs_and_targets_of_other_lengths_are_not_cut_at_positions():
+    task = Answers()
+    with pytest.raises(SpecError, match="inputs and targets must be sequences of one length, cut at the same places"):
+        cut_positions(task, task.batch(0), 1, Alone())
 
 
 def test_no_devices_are_an_error():

@@ -25,6 +25,8 @@ def run(
     together: Whole | None = None,
     like: Path | None = None,
     devices: Whole | None = None,
+    nodes: Whole = 1,
+    rendezvous: str | None = None,
     on: str | None = None,
     track: str = "",
     json: bool = False,
@@ -52,6 +54,11 @@ def run(
         Folder of a study to repeat: computed with its threads, precision, compiling and runs together.
     devices : int, optional
         How many devices train each model together, by default as many as its recipe says (one); processes on a CPU.
+    nodes : int
+        Among how many machines these devices are divided; the same command is started on each, with a folder that all
+        of them see.
+    rendezvous : str, optional
+        ``HOST:PORT``, an address of one of the machines, at which they meet.
     on : str, optional
         A Ray cluster that computes the runs (needs the extra ``attnlab[cluster]``): ``ray``, one on this machine for as
         long as the study runs; ``auto``, the one that is there; or ``ray://HOST:PORT``. Processes of this machine by
@@ -76,10 +83,17 @@ def run(
     console = Terminal(stderr=json)
     console.print(question.question, style="bold", markup=False, highlight=False)
     watched = TerminalWatcher(console, question.rules.metric)
-    with own_prints_to_stderr(json), cluster_named(on) as executor, watched as watcher:
+    with contextlib.ExitStack() as held:
+        held.enter_context(own_prints_to_stderr(json))
+        meeting = held.enter_context(machines_met(nodes, rendezvous, folder))
+        if meeting is not None and meeting.number > 0:
+            follow_first(meeting, folder, console)
+            return 0
+        executor, watcher = held.enter_context(cluster_named(on)), held.enter_context(watched)
         how: dict[str, Any] = {"device": device, "jobs": jobs, "together": together, "like": like, "devices": devices}
         trackers = [name.strip() for name in track.split(",") if name.strip()]
-        results = run_study(question, folder, **how, trackers=trackers, watcher=watcher, executor=executor)
+        places: dict[str, Any] = {"executor": executor, "meeting": meeting}
+        results = run_study(question, folder, **how, trackers=trackers, watcher=watcher, **places)
     report_and_show(results, folder, json=json)
     return int(any(alarm.check == "failed" for alarm in results.alarms))
 
@@ -91,6 +105,30 @@ def cluster_named(on: str | None) -> contextlib.AbstractContextManager[Any]:
     from attnlab.studies.run.cluster import Ray
 
     return Ray(on)
+
+
+def machines_met(nodes: int, rendezvous: str | None, folder: Path) -> contextlib.AbstractContextManager[Any]:
+    """The machines on which a model is trained, if there are several."""
+    if nodes < 1:
+        raise SpecError(f"--nodes must be at least 1; got {nodes}")
+    if nodes == 1 and rendezvous:
+        raise SpecError("--rendezvous is where several machines meet; say how many with --nodes")
+    if nodes == 1:
+        return contextlib.nullcontext()
+    from attnlab.studies.storage.store import address
+    from attnlab.training.devices.nodes import meeting_of
+
+    if not isinstance(address(folder), Path):
+        raise SpecError(f"--nodes {nodes} needs a folder on a disk that all machines see; got --out {folder}")
+    return meeting_of(nodes, rendezvous)
+
+
+def follow_first(meeting: Any, folder: Path, console: Terminal) -> None:
+    """Compute what the first machine says."""
+    from attnlab.studies.run.ranks import follow
+
+    console.print(f"computes with the machine at {meeting.host}:{meeting.port}, which tells of it", markup=False)
+    follow(meeting, folder)
 
 
 def seed_changes(seeds: str | None) -> dict[str, Any]:

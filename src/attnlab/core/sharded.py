@@ -5,15 +5,45 @@ They are told apart by an attribute: importing DTensor takes a second, which a r
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, final
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
+@final
+@dataclass(frozen=True)
+class RankShare:
+    """Say which part of a tensor this rank computes, where every rank has as much of it along an axis."""
+
+    axis: int  # counted from the end, below 0
+    number: int  # of this rank, from 0
+    count: int  # of ranks
+
+    def whole(self, shape: Sequence[int]) -> list[int]:
+        """The shape of all parts together, by that of one."""
+        return [size * self.count if axis == self.axis else size for axis, size in enumerate(shape, -len(shape))]
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """The part of a tensor that is this rank's."""
+        return tensor.chunk(self.count, self.axis)[self.number]
+
+
 def is_sharded(tensor: Tensor) -> bool:
     """Whether this rank holds a part of a tensor."""
     return hasattr(tensor, "placements")
+
+
+def is_cut_often(tensor: Tensor) -> bool:
+    """Whether this rank holds several pieces of a tensor, which lie apart: no file of parts can hold them."""
+    return is_sharded(tensor) and any(hasattr(one, "split_factor") for one in tensor.placements)  # type: ignore[attr-defined]
+
+
+def local(tensor: Tensor) -> Tensor:
+    """What this rank holds of a tensor."""
+    return tensor.to_local() if is_sharded(tensor) else tensor  # type: ignore[operator]
 
 
 def whole(tensor: Tensor) -> Tensor:

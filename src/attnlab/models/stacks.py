@@ -7,7 +7,7 @@ concrete mixer, position or norm.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast, final
 
 from jaxtyping import Float, Int
@@ -16,12 +16,14 @@ from torch import Tensor, nn
 from attnlab.core.build import Spec, build, look_up
 from attnlab.core.errors import ModuleError, SpecError
 from attnlab.core.layouts import Activations, Memory, Real, RealKeys
+from attnlab.core.sharded import RankShare
 from attnlab.core.sizes import check_positive, require_known
 from attnlab.models.wiring import AbstractTying, build_input_positions, check_taken, offer_positions, one_per_layer
 from attnlab.nn.block import BLOCKS, AbstractBlock, BlockCache, norm_or_nothing
 from attnlab.nn.fitting import check_unshared
 from attnlab.nn.init import INITS
 from attnlab.nn.kernels.dropout import Dropout
+from attnlab.nn.key_values import AbstractMixer
 
 Norm = Literal["pre", "post", "none"]
 Readout = Literal["position", "window"]
@@ -72,6 +74,11 @@ class AbstractTransformer(AbstractTying):
     @abstractmethod
     def forward(self, inputs: Tensor, /) -> Tensor:
         """One answer per position."""
+
+    def take_positions(self, share: RankShare, gather: Callable[[Tensor], Tensor]) -> None:
+        """Compute some positions of every sequence, as of `AbstractMixer`: here, refuse."""
+        del share, gather
+        raise SpecError(f"{type(self).__name__} cannot be computed at some positions alone")
 
 
 @final
@@ -158,6 +165,12 @@ class Decoder(AbstractTransformer):
             self.logits.weight = self.embedding.weight
         look_up(init, INITS, "init")(self, n_layers)
 
+    def take_positions(self, share: RankShare, gather: Callable[[Tensor], Tensor]) -> None:
+        """Compute some positions of every sequence; as of `AbstractMixer`."""
+        if self.window is not None:
+            raise SpecError("the readout 'window' reads all positions at once, and cannot be computed at some alone")
+        self.stack.take_positions(share, gather)
+
     def forward(self, tokens: Int[Tensor, "batch length"]) -> Float[Tensor, "batch answers vocab_size"]:
         """The logits of the token after each position, or after the window."""
         x = self.stack(self.embedding(tokens))  # (batch, length, d_model)
@@ -221,6 +234,10 @@ class Encoder(AbstractTransformer):
         )
         self.output = nn.Linear(d_model, d_out)
         look_up(init, INITS, "init")(self, n_layers)
+
+    def take_positions(self, share: RankShare, gather: Callable[[Tensor], Tensor]) -> None:
+        """Compute some positions of every sequence; as of `AbstractMixer`."""
+        self.stack.take_positions(share, gather)
 
     def forward(
         self, x: Float[Tensor, "batch length d_in"] | Int[Tensor, "batch length"]
@@ -295,14 +312,28 @@ class Stack(nn.Module):
         )
         last = self.blocks[-1]
         self.norm = last.last_norm() if isinstance(last, AbstractBlock) else nn.Identity()
+        self._share: RankShare | None = None
         check_unshared(self)
 
     def forward(self, x: Activations, *given: Real | Tensor | None) -> Activations:
         """The sequence after the last block."""
-        x = self.dropout(self.input_norm(self.positions(x)))
+        start = () if self._share is None else (self._share.number * x.shape[1],)
+        x = self.dropout(self.input_norm(self.positions(x, *start)))
         for block in self.blocks:
             x = block(x, *given)
         return self.norm(x)
+
+    def take_positions(self, share: RankShare, gather: Callable[[Tensor], Tensor]) -> None:
+        """Compute some positions of every sequence; as of `AbstractMixer`."""
+        self._share = share
+        for block in self.blocks:
+            mixer = getattr(block, "mixer", block)
+            if mixer is not None and not isinstance(mixer, AbstractMixer):
+                raise SpecError(f"{type(mixer).__name__} cannot be computed at some positions alone")
+        for module in self.modules():
+            take_positions = getattr(module, "take_positions", None)
+            if module is not self and take_positions is not None:
+                take_positions(share, gather)
 
     def keep(self, memory: Memory | None = None) -> list[BlockCache]:
         """What `step` needs to know of positions before the first one."""

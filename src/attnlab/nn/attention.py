@@ -21,6 +21,7 @@ from torch import Tensor
 from attnlab.core.build import Spec, build, is_ready, name_of
 from attnlab.core.errors import ModuleError, SpecError
 from attnlab.core.layouts import Activations, Memory, Queries, RealKeys, Scores, SharedKeys, SharedValues
+from attnlab.core.sharded import RankShare
 from attnlab.nn.axes.combiners import COMBINERS
 from attnlab.nn.axes.heads import HEADS, repeat_heads
 from attnlab.nn.axes.masks import MASKS, AbstractMask, all_of, padded
@@ -168,6 +169,8 @@ class Attention(AbstractMixer):
         offered["causal"] |= causal_outputs
         self.combiner = build(combiners, COMBINERS, axis="combiner", offered=offered)
         self.edit: Edit | None = None  # set by `attnlab.inspection` while an intervention is open
+        self.share: RankShare | None = None  # which weights this rank computes, where ranks share them
+        self.gather: Callable[[Tensor], Tensor] | None = None  # keys of all positions, where ranks share them
         self._path: Path = "readable"
         self._obstacles: dict[str, str] = {}
         if any(is_ready(spec) for spec in (heads, positions, scores, normalizers, combiners)):
@@ -187,6 +190,8 @@ class Attention(AbstractMixer):
         """What every position gathered."""
         self._check_read(x, memory)
         q, k, v = self.heads.project(x, memory)
+        if self.gather is not None:
+            return self._combined(self._attend_here(q, self.gather(k), self.gather(v)), None)
         q, k = self.positions.rotate(q, k)
         head_outputs = self._attend(q, k, v, self._visible(padding, k.shape[-2]))
         return self._combined(head_outputs, padding if memory is None else None)
@@ -268,7 +273,8 @@ class Attention(AbstractMixer):
 
     def _rows_at_a_time(self, q: Tensor, k: Tensor) -> int:
         """How many queries the readable path takes so that its largest tensor stays small."""
-        row = q.shape[0] * self.heads.n_heads * k.shape[-2] * self.scores.numbers_per_pair * q.element_size()
+        heads = self.heads.n_heads * (self.share.count if self.share else 1)  # rows as on one device draw as there
+        row = q.shape[0] * heads * k.shape[-2] * self.scores.numbers_per_pair * q.element_size()
         return max(1, LARGEST_BYTES // row)
 
     def _read(self, q: Tensor, k: Tensor, v: Tensor, piece: AbstractPiece) -> Tensor:
@@ -286,7 +292,7 @@ class Attention(AbstractMixer):
         bias = self._bias(q, piece)
         scores = edit("scores", self.combiner.mix_scores(scores if bias is None else scores + bias))
         weights = edit("weights", self.combiner.mix_weights(self.normalizer(scores, piece.allowed(q.device))))
-        head_outputs = dropout(weights, self.dropout, self.training) @ values  # (batch, heads, q_len, d_v)
+        head_outputs = dropout(weights, self.dropout, self.training, self.share) @ values  # (batch, heads, q_len, d_v)
         return q, k, v, scores, weights, edit("head_outputs", head_outputs)
 
     def _multiply(self, q: Tensor, k: Tensor, v: Tensor, piece: AbstractPiece, way: Way | None = None) -> Tensor:
@@ -300,7 +306,9 @@ class Attention(AbstractMixer):
             allowed = None if allowed is None else F.pad(allowed, (sinks, 0), value=True)
             bias = None if bias is None else F.pad(bias, (sinks, 0))
         rate = self.dropout if self.training else 0.0
-        given = DotProduct(q, k, v, scale, is_causal=is_causal, allowed=allowed, bias=bias, dropout=rate)
+        given = DotProduct(
+            q, k, v, scale, is_causal=is_causal, allowed=allowed, bias=bias, dropout=rate, share=self.share
+        )
         return (way or fastest(given))(given)
 
     def _visible(self, padding: Tensor | None, k_len: int) -> AbstractMask:
@@ -311,6 +319,35 @@ class Attention(AbstractMixer):
 
     def _bias(self, q: Tensor, piece: AbstractPiece) -> Tensor | None:
         return self.positions.bias(piece.queries, piece.keys, dtype=q.dtype, device=q.device)
+
+    def take_share(self, number: int, count: int) -> dict[str, int]:
+        """Become one of so many equal parts, with some of the heads; as of `AbstractMixer`."""
+        at = slice(0, 1)
+        if self.positions.bias(at, at, dtype=torch.float32, device=torch.device("cpu")) is not None:
+            raise SpecError(f"{type(self.positions).__name__} differs from head to head, and cannot be divided")
+        for part in (self.scores, self.normalizer):
+            if next(part.parameters(), None) is not None:
+                raise SpecError(f"{type(part).__name__} has weights, which cannot be divided")
+        if not self.combiner.adds_heads:
+            raise SpecError(f"{type(self.combiner).__name__} does not add up heads, which cannot be divided")
+        maps = {f"heads.{name}": packs for name, packs in self.heads.keep_share(count).items()}
+        self.share = RankShare(-3, number, count)
+        return maps | {"combiner.to_residual": 0}
+
+    def take_positions(self, share: RankShare, gather: Callable[[Tensor], Tensor]) -> None:
+        """Compute some positions, with the keys and values of all; as of `AbstractMixer`."""
+        if self.combiner.mixes_positions:
+            raise SpecError(f"{type(self.combiner).__name__} mixes positions, and cannot be computed at some alone")
+        self.share, self.gather = share, gather
+
+    def _attend_here(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """The heads' outputs of some queries in the middle of all keys."""
+        q_len, k_len = q.shape[-2], k.shape[-2]
+        first = self.share.number * q_len if self.share else 0
+        q, k = self.positions.rotate(F.pad(q, (0, 0, first, k_len - first - q_len)), k)
+        piece = Whole(self._visible(None, k_len), slice(first, first + q_len), slice(0, k_len))
+        attend = self._read if self.obstacle("fused") else self._multiply
+        return attend(q.narrow(-2, first, q_len), k, v, piece)
 
     def _find_obstacles(self) -> dict[str, str]:
         """Return, for every path that this composition does not have, the first part that stands in the way."""

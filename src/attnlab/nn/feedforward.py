@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from attnlab.core.errors import SpecError
 from attnlab.core.layouts import Activations
+from attnlab.core.sharded import RankShare
 from attnlab.core.sizes import check_positive
 from attnlab.nn.kernels.dropout import Dropout
 from attnlab.nn.kernels.gelu import gelu
@@ -57,6 +58,14 @@ class AbstractFeedForward(nn.Module, ABC):
     def forward(self, x: Activations) -> Activations:
         """The map of every position."""
 
+    def take_share(self, number: int, count: int) -> dict[str, int]:
+        """Become one of so many equal parts; as of `AbstractMixer`."""
+        del number
+        raise SpecError(f"{type(self).__name__} cannot be divided among {count} devices")
+
+    def take_positions(self, share: RankShare, gather: Callable[[Tensor], Tensor]) -> None:
+        """Compute some positions of every sequence, if these do not depend on the others."""
+
 
 @final
 class NoFeedForward(AbstractFeedForward):
@@ -90,6 +99,10 @@ class AbstractTwoLayers(AbstractFeedForward):
     def forward(self, x: Activations) -> Activations:
         """The map of every position."""
         return self.to_residual(self.drop(self.activation(self.widen(x))))
+
+    def take_share(self, number: int, count: int) -> dict[str, int]:
+        """Become one of so many equal parts; as of `AbstractMixer`."""
+        return _share_hidden(self.drop, self.to_residual, number, count) | {"widen": 1}
 
 
 @final
@@ -227,6 +240,18 @@ class GatedFeedForward(AbstractFeedForward):
         gate, value = self.widen(x).chunk(2, dim=-1)  # (batch, length, d_ff) each
         return self.to_residual(self.drop(ACTIVATIONS[self.gate](gate) * value))
 
+    def take_share(self, number: int, count: int) -> dict[str, int]:
+        """Become one of so many equal parts; as of `AbstractMixer`."""
+        return _share_hidden(self.drop, self.to_residual, number, count) | {"widen": 2}
+
+
+def _share_hidden(drop: Dropout, to_residual: nn.Linear, number: int, count: int) -> dict[str, int]:
+    """RankShare hidden features among so many."""
+    if to_residual.in_features % count:
+        raise SpecError(f"{to_residual.in_features} hidden features cannot be divided among {count} devices")
+    drop.share = RankShare(-1, number, count)
+    return {"to_residual": 0}
+
 
 class AbstractExperts(AbstractFeedForward):
     """Let every position choose a few of several feed-forwards, and add what they give by its trust in them.
@@ -284,6 +309,13 @@ class AbstractExperts(AbstractFeedForward):
         self, x: Float[Tensor, "positions d_model"]
     ) -> tuple[Float[Tensor, "positions k"], Int[Tensor, "positions k"], Callable[[], Float[Tensor, ""]]]:
         """The trust of every position in the experts it chooses, their numbers, and how unevenly they are used."""
+
+    def take_positions(self, share: RankShare, gather: Callable[[Tensor], Tensor]) -> None:
+        """Refuse: what balances experts, and noise, are of all positions."""
+        del share, gather
+        raise SpecError(
+            f"{type(self).__name__} balances experts over all positions, and cannot be computed at some alone"
+        )
 
     def forward(self, x: Activations) -> Activations:
         """The weighted sum of the chosen experts at every position."""

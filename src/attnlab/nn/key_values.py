@@ -5,14 +5,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attnlab.core.errors import ModuleError
+from attnlab.core.errors import ModuleError, SpecError
 from attnlab.core.layouts import Activations, Memory, RealKeys, SharedKeys, SharedValues
+from attnlab.core.sharded import RankShare
 
 
 @final
@@ -103,6 +105,38 @@ class AbstractMixer(nn.Module, ABC):
     @abstractmethod
     def look(self, x: Activations, seen: KeyValues, padding: RealKeys | None = None) -> Activations:
         """What positions gather from another sequence, whose keys are kept."""
+
+    def take_share(self, number: int, count: int) -> dict[str, int]:
+        """Become one of so many equal parts of itself, whose outputs add up to those of the whole: here, refuse.
+
+        Returns
+        -------
+        dict
+            By the name of a linear map, of how many packs of outputs each part has its rows; 0: it has inputs.
+
+        Raises
+        ------
+        SpecError
+            If it cannot be divided.
+        """
+        raise SpecError(f"{type(self).__name__} cannot be divided among {count} devices")
+
+    def take_positions(self, share: RankShare, gather: Callable[[Tensor], Tensor]) -> None:
+        """Compute some positions of every sequence: here, refuse.
+
+        Parameters
+        ----------
+        share : RankShare
+            Which of them.
+        gather : callable
+            From keys or values of these to those of all positions.
+
+        Raises
+        ------
+        SpecError
+            If it cannot.
+        """
+        raise SpecError(f"{type(self).__name__} cannot be computed at some positions alone")
 
 
 class AbstractKeylessMixer(AbstractMixer):

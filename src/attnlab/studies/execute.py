@@ -25,9 +25,9 @@ from attnlab.studies.run.index import index_of
 from attnlab.studies.run.layout import WORKERS_LOG, Layout, Wishes, bounded, layout_for, require_room
 from attnlab.studies.run.mirrored import holding, send_all
 from attnlab.studies.run.pool import BROKEN
-from attnlab.studies.run.ranks import OnRanks, wanted_ranks
+from attnlab.studies.run.ranks import on_ranks, wanted_ranks
 from attnlab.studies.storage.mirror import local
-from attnlab.training.devices.launching import check_devices
+from attnlab.training.devices.nodes import Meeting
 from attnlab.training.keeping.runs import FAILED
 from attnlab.training.tracking.tracking import check_trackers
 
@@ -60,6 +60,7 @@ def run_study(
     trackers: Sequence[str] = (),
     watcher: Watcher | None = None,
     executor: Executor | None = None,
+    meeting: Meeting | None = None,
 ) -> StudyResults:
     """Run a study to its verdict, or what is missing of it.
 
@@ -85,6 +86,8 @@ def run_study(
         Is told about progress.
     executor : Executor, optional
         Computes the cells; by default processes of this machine.
+    meeting : Meeting, optional
+        Machines on whose devices a model is trained, of which this one leads; by default this one alone.
 
     Returns
     -------
@@ -108,7 +111,7 @@ def run_study(
     plan = plan_study(study)
     if executor is None:
         wishes = _that_fit(wishes, plan, watcher)
-    ranks = wanted_ranks(plan, devices, jobs=jobs, together=together, elsewhere=executor is not None)
+    ranks = wanted_ranks(plan, devices, jobs=jobs, together=together, elsewhere=executor is not None, meeting=meeting)
     if watcher:
         watcher.alarms(alarms_before(plan))
 
@@ -124,9 +127,7 @@ def run_study(
             send_all(mirror, say=say)
         if executor is None:
             executor = held.enter_context(LocalProcesses(layout.workers, layout.threads, out / WORKERS_LOG))
-        if ranks > 1 or devices:
-            check_devices(ranks, layout.device, "--devices" if devices else "training.devices:")
-            executor = OnRanks(executor, devices)
+        executor = on_ranks(executor, ranks, devices, meeting=meeting, device=layout.device, out=out)
         how: dict[str, Any] = {"shuffled": plan.judges_time, "trackers": trackers, "watcher": watcher}
         how["in_turns"] = ranks == 1 and _times_in_turns(plan, executor)
         phases = _Phases(executor, out, layout, store=mirror.store.url if mirror else "", **how)

@@ -42,6 +42,8 @@ class AbstractCombiner(nn.Module, ABC):
         Whether `mix_scores` or `mix_weights` do anything, so that the layer has no fused form.
     mixes_positions : bool
         Whether an output depends on head outputs at other positions, so that a text cannot be continued without them.
+    adds_heads : bool
+        Whether it is `to_residual` of the heads side by side and nothing else, so that ranks can share the heads.
 
     Raises
     ------
@@ -51,6 +53,7 @@ class AbstractCombiner(nn.Module, ABC):
 
     mixes_heads: ClassVar[bool] = False
     mixes_positions: ClassVar[bool] = False
+    adds_heads: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -97,6 +100,8 @@ class Project(AbstractSeparateHeads):
     ----------
     .. [1] Vaswani et al., 2017, arXiv:1706.03762, section 3.2.2.
     """
+
+    adds_heads = True
 
     def __init__(self, d_model: int, *, n_heads: int, d_v: int, bias: bool = True) -> None:
         super().__init__()

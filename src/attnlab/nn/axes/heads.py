@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from attnlab.core.errors import SpecError
 from attnlab.core.layouts import Memory, Queries, SharedKeys, SharedValues
+from attnlab.core.sharded import local
 from attnlab.core.sizes import check_positive, share_of
 
 Projected = tuple[Queries, SharedKeys, SharedValues]
@@ -60,6 +61,10 @@ class AbstractHeads(nn.Module, ABC):
     def project(self, x: Float[Tensor, "batch q_len d_model"], memory: Memory | None = None) -> Projected:
         """Queries of `x`, and keys and values of `memory`, or of `x` where there is none."""
 
+    def keep_share(self, count: int) -> dict[str, int]:
+        """Compute one of so many equal parts of the heads; as of `AbstractMixer`."""
+        raise SpecError(f"{type(self).__name__} cannot be divided among {count} devices")
+
 
 @final
 class PackedProjection(nn.Module):
@@ -100,7 +105,8 @@ class PackedProjection(nn.Module):
     def _from_two(self, x: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Q of one sequence, and k and v of another, with slices of the packed matrix."""
         n_q = self.rows[0]
-        weight, bias = self.linear.weight, self.linear.bias
+        weight, bias = local(self.linear.weight), self.linear.bias
+        bias = None if bias is None else local(bias)
         bias_q, bias_kv = (None, None) if bias is None else (bias[:n_q], bias[n_q:])
         k, v = F.linear(memory, weight[n_q:], bias_kv).split(self.rows[1:], dim=-1)
         return F.linear(x, weight[:n_q], bias_q), k, v
@@ -125,6 +131,21 @@ class AbstractPackedHeads(AbstractHeads):
     def project(self, x: Float[Tensor, "batch q_len d_model"], memory: Memory | None = None) -> Projected:
         """Q, k, v per head; k and v may have fewer heads."""
         return self.packed(x, memory)
+
+    def keep_share(self, count: int) -> dict[str, int]:
+        """Compute one of so many equal parts of the heads, with as many rows of the matrix for q, k and v each."""
+        if len(set(self.packed.rows)) > 1:
+            raise SpecError(
+                f"{type(self).__name__} has other numbers or widths of queries than of keys and values, which cannot "
+                "be divided among devices; use heads 'split'"
+            )
+        if self.n_heads % count:
+            raise SpecError(f"{self.n_heads} heads cannot be divided among {count} devices")
+        self.n_heads, self.n_kv_heads = self.n_heads // count, self.n_kv_heads // count
+        rows, counts = self.packed.rows, self.packed.counts
+        self.packed.rows = rows[0] // count, rows[1] // count, rows[2] // count
+        self.packed.counts = counts[0] // count, counts[1] // count, counts[2] // count
+        return {"packed": len(rows)}
 
 
 @final

@@ -17,6 +17,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from attnlab.core.layouts import Queries, SharedKeys, SharedValues
+from attnlab.core.sharded import RankShare
 from attnlab.nn.kernels.dropout import dropout
 from attnlab.nn.kernels.recomputed import attend_recomputed
 from attnlab.nn.kernels.recording import is_recorded
@@ -38,7 +39,8 @@ class DotProduct:
     allowed: Bool[Tensor, "*more q_len k_len"] | None = None
     """True where a query may attend to a key; everything unless given."""
     bias: Float[Tensor, "*more q_len k_len"] | None = None  # what is added to the scores
-    dropout: float = 0.0  # share of the weights that is set to zero
+    dropout: float = 0.0  # fraction of the weights that is set to zero
+    share: RankShare | None = None  # which of the weights this rank has, where ranks share them
 
     def mask(self, forbidden: float) -> Tensor | None:
         """What is added to the scores, `forbidden` where there is no attention; None where nothing is."""
@@ -106,7 +108,12 @@ def products(given: DotProduct) -> Float[Tensor, "batch heads q_len d_v"]:
             if added.dim() > 2 or heads != kv_heads:
                 added = added.expand(batch, heads, *added.shape[-2:]).reshape(batch * kv_heads, -1, added.shape[-1])
             scores = torch.baddbmm(added, q, k.transpose(1, 2), alpha=given.scale)  # (batch * kv_heads, rows, k_len)
-        weights = dropout(scores.softmax(dim=-1), given.dropout)
+        weights = scores.softmax(dim=-1)
+        if given.share is None:
+            weights = dropout(weights, given.dropout)
+        else:  # which heads and queries are this rank's is seen in four axes
+            by_head = weights.view(batch, heads, q_len, -1)
+            weights = dropout(by_head, given.dropout, share=given.share).view(weights.shape)
         found = torch.bmm(weights, v).reshape(batch, heads, q_len, -1)
     if given.allowed is None:
         return found
@@ -142,7 +149,7 @@ def fastest(given: DotProduct) -> Way:
     """The way that took least time where it was measured."""
     if is_mapped(given.q):
         return products
-    if given.q.is_cpu and given.dropout:
+    if (given.q.is_cpu or given.share is not None) and given.dropout:
         return products
     slow = given.q.is_cpu and given.product_type() == torch.bfloat16 and torch.is_grad_enabled()
     keeps = given.bias is not None and given.bias.requires_grad

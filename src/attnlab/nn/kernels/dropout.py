@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import final
 
 import torch
@@ -10,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnlab.core.errors import SpecError
+from attnlab.core.sharded import RankShare
 
 LEVELS = 2**16
 """One random number of 64 bits decides four elements, 16 bits each; probabilities are rounded to 1 / 65536."""
@@ -17,8 +19,12 @@ PER_NUMBER = 4
 SMALLEST, LARGEST = -(2**63), 2**63 - 1
 
 
-def dropout(x: Float[Tensor, "*axes"], p: float, training: bool = True) -> Float[Tensor, "*axes"]:
+def dropout(
+    x: Float[Tensor, "*axes"], p: float, training: bool = True, share: RankShare | None = None
+) -> Float[Tensor, "*axes"]:
     """Set elements to zero at random, and scale the others so that the mean stays.
+
+    Of a share, the numbers are those that it has when all are drawn.
 
     Notes
     -----
@@ -33,9 +39,12 @@ def dropout(x: Float[Tensor, "*axes"], p: float, training: bool = True) -> Float
         return x
     dropped = round(p * LEVELS)  # of so many values of 16 bits
     if not x.is_cpu or not 0 < dropped < LEVELS:
-        return F.dropout(x, p)
-    numbers = torch.randint(SMALLEST, LARGEST, (-(-x.numel() // PER_NUMBER),), dtype=torch.int64)
-    values = numbers.view(torch.int16)[: x.numel()].view(x.shape)
+        return F.dropout(x, p) if share is None else x * share.of(F.dropout(x.new_ones(share.whole(x.shape)), p))
+    shape = x.shape if share is None else share.whole(x.shape)
+    count = x.numel() if share is None else math.prod(shape)
+    numbers = torch.randint(SMALLEST, LARGEST, (-(-count // PER_NUMBER),), dtype=torch.int64)
+    values = numbers.view(torch.int16)[:count].view(shape)
+    values = values if share is None else share.of(values)
     keep = (values >= dropped - LEVELS // 2).to(x.dtype)
     return x * keep.mul_(LEVELS / (LEVELS - dropped))
 
@@ -56,15 +65,27 @@ class Dropout(nn.Dropout):
     p : float
         Probability that an element is set to zero.
 
+    Attributes
+    ----------
+    share : RankShare or None
+        Which part of its input this rank has, where ranks share one.
+
     Raises
     ------
     SpecError
         If it is not in [0, 1).
     """
 
+    share: RankShare | None = None
+
     def __init__(self, p: float) -> None:
         super().__init__(check_probability("dropout", p))
 
+    def take_positions(self, share: RankShare, gather: object) -> None:
+        """Draw for some positions of every sequence what they have when all are drawn."""
+        del gather
+        self.share = share
+
     def forward(self, input: Float[Tensor, "*axes"]) -> Float[Tensor, "*axes"]:  # noqa: A002 torch's name
         """Return `input` with elements set to zero, in evaluation as it is."""
-        return dropout(input, self.p, self.training)
+        return dropout(input, self.p, self.training, self.share)

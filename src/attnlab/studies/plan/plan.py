@@ -382,7 +382,7 @@ def _with_model(study: Study, name: str, model: dict[str, Any], notes: tuple[str
     task = build_task(study.task_spec(name))
     training = study.training_settings(name)
     recipe = _check_recipe(study, training)
-    require_pieces(task, recipe.devices * recipe.accumulate)
+    require_pieces(task, recipe.pieces)
     notes = (*notes, *_notes_beside(task), *_objective_notes(recipe, task))
     counted = count(model, task)
     steps, per_epoch = recipe.total_steps(task, counted.flops_per_token), None

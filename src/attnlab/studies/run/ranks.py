@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
-from attnlab.core.errors import AttnlabError, Interrupted, SpecError
+from attnlab.core.errors import AttnlabError, Interrupted, RunError, SpecError
+from attnlab.core.files import read_json, write_json
 from attnlab.core.machine import usable_threads
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.plan.plan import Plan, require_pieces
 from attnlab.studies.run.executor import Executor, Job, OnMessage, shown
+from attnlab.training.recipe.recipe import SAME_ROWS
+
+if TYPE_CHECKING:
+    from attnlab.training.devices.nodes import Meeting, Nodes
+
+TOKEN = "nodes.json"
+"""File by which machines see that they have one folder; it is there for a moment."""
+SEEN_S = 30.0  # within which a folder shows on one machine what another has written
 
 
 @final
@@ -25,10 +36,13 @@ class OnRanks:
         Computes cells of one device.
     devices : int, optional
         Devices of every cell, whatever the recipes say.
+    meeting : Meeting, optional
+        The machines whose devices they are; this one leads.
     """
 
     others: Executor
     devices: int | None = None
+    meeting: Meeting | None = None
 
     def run(self, jobs: Sequence[Job], on_message: OnMessage) -> None:
         """Compute jobs of one device, then the cells of the others one after another."""
@@ -48,16 +62,25 @@ class OnRanks:
         threads = usable_threads(job.setting["devices"]) if job.device == "cpu" else job.threads
         for cell, (folder, spec) in enumerate(zip(job.folders, job.specs, strict=True)):
             one = replace(job, folders=(folder,), specs=(spec,), threads=threads)
-            tell(_outcome(one, cell, tell))
+            tell(_outcome(one, cell, tell, self.meeting))
 
 
-def wanted_ranks(plan: Plan, devices: int | None, *, jobs: int | None, together: int | None, elsewhere: bool) -> int:
+def wanted_ranks(
+    plan: Plan,
+    devices: int | None,
+    *,
+    jobs: int | None,
+    together: int | None,
+    elsewhere: bool,
+    meeting: Meeting | None = None,
+) -> int:
     """The most devices that a model of a study is to be trained on.
 
     Raises
     ------
     SpecError
-        If several are wanted, and something that has no meaning with them, or they do not divide a variant's batch.
+        If several are wanted, and something that has no meaning with them, or they do not divide a variant's batch, or
+        machines do not divide them.
     """
     if devices is not None and devices < 1:
         raise SpecError(f"--devices must be at least 1; got {devices}")
@@ -66,10 +89,113 @@ def wanted_ranks(plan: Plan, devices: int | None, *, jobs: int | None, together:
     asked = [name for name, given in others.items() if given]
     if wanted > 1 and asked:
         raise SpecError(f"runs on {wanted} devices are computed one at a time on this machine; leave out {asked[0]}")
-    for variant in plan.variants if devices and wanted > 1 else ():  # those of recipes were looked at in the plan
-        task = build_task(plan.study.task_spec(variant.name))
-        require_pieces(task, wanted * variant.training.get("accumulate", 1))
+    nodes = _nodes_of(meeting)
+    for variant in plan.variants:
+        count = devices or devices_of(variant.training)
+        if count % nodes and (devices or count > 1):
+            raise SpecError(f"{count} devices of {variant.name} cannot be divided among {nodes} nodes")
+        if devices and wanted > 1:  # those of recipes were looked at in the plan
+            cut = 1 if variant.training.get("sharding") in SAME_ROWS else devices
+            task = build_task(plan.study.task_spec(variant.name))
+            require_pieces(task, cut * variant.training.get("accumulate", 1))
+    if wanted == 1 and nodes > 1:
+        raise SpecError(f"--nodes {nodes}: no run is computed on several devices; add --devices {nodes}")
     return wanted
+
+
+def _nodes_of(meeting: Meeting | None) -> int:
+    """On how many machines a model is trained."""
+    return 1 if meeting is None else meeting.count
+
+
+def on_ranks(
+    executor: Executor, ranks: int, devices: int | None, *, meeting: Meeting | None, device: str, out: Path
+) -> Executor:
+    """What computes a study whose models are trained on so many devices at most; as it is, where they are on one.
+
+    Raises
+    ------
+    SpecError
+        If the devices are not there, or another machine does not see the folder of the study or does not come in time.
+    """
+    from attnlab.training.devices.launching import check_devices
+
+    if ranks == 1 and not devices:
+        return executor
+    check_devices(ranks // _nodes_of(meeting), device, "--devices" if devices else "training.devices:")
+    if meeting is not None:
+        _share_folder(meeting, out)
+    return OnRanks(executor, devices, meeting)
+
+
+def _share_folder(meeting: Meeting, out: Path) -> None:
+    """Wait on the first of several machines until the others have seen the folder of the study."""
+    token = secrets.token_hex()
+    try:
+        write_json(out / TOKEN, {"token": token})
+        meeting.call({"token": token})
+        meeting.gather()
+    finally:
+        (out / TOKEN).unlink(missing_ok=True)
+
+
+def follow(meeting: Meeting, out: Path) -> None:
+    """Compute on another machine what the first one says, until the study has come to its end.
+
+    Parameters
+    ----------
+    meeting : Meeting
+        The machines.
+    out : Path
+        The folder of the study, which all of them see.
+
+    Raises
+    ------
+    SpecError
+        If this machine does not see it.
+    RunError
+        If the first machine fails, or is gone.
+    Interrupted
+        If a person stopped the run.
+    """
+    from attnlab.training.devices.launching import on_devices
+
+    while (heard := meeting.heard()) is not None:
+        what, place = heard
+        if "token" in what:
+            _require_seen(meeting, out, what["token"])
+            continue
+        job = _placed(Job(**what["job"]), Path(what["job"]["study"]), out)
+        try:
+            on_devices(job.setting["devices"], _compute, job, device=job.device, nodes=place)
+        except Interrupted:
+            raise
+        except AttnlabError as error:  # of this run: the first machine tells of it, and what is computed next
+            meeting.tell_error(str(error))
+
+
+def _require_seen(meeting: Meeting, out: Path, token: str) -> None:
+    """Check that the folder is that of the first machine."""
+    end = time.monotonic() + SEEN_S
+    while True:
+        try:
+            if read_json(out / TOKEN)["token"] == token:
+                return meeting.be_ready()
+        except RunError:
+            pass
+        if time.monotonic() > end:
+            break
+        time.sleep(0.2)
+    text = f"a node does not see the first one's folder of the study in {out}; give --out on a disk that all share"
+    meeting.refuse(text)
+    raise SpecError(text)
+
+
+def _placed(job: Job, study: Path, out: Path) -> Job:
+    """A job of another machine in the folder as this one sees it."""
+    here = out.absolute()
+    folders = tuple(str(here / Path(folder).relative_to(study)) for folder in job.folders)
+    return replace(job, folders=folders, specs=tuple(job.specs), study=str(here))
 
 
 def devices_of(recipe: Mapping[str, Any]) -> int:
@@ -78,7 +204,7 @@ def devices_of(recipe: Mapping[str, Any]) -> int:
     return found if isinstance(found, int) else 1
 
 
-def _outcome(job: Job, cell: int, tell: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
+def _outcome(job: Job, cell: int, tell: Callable[[Mapping[str, Any]], None], meeting: Meeting | None) -> dict[str, Any]:
     """How a cell ended on its devices."""
     from attnlab.training.devices.launching import on_devices
 
@@ -91,12 +217,15 @@ def _outcome(job: Job, cell: int, tell: Callable[[Mapping[str, Any]], None]) -> 
             on_event(event)
             tell_of_cell(event)
 
+        place: dict[str, Nodes] = {"nodes": meeting.call({"job": asdict(job)})} if meeting else {}
         try:
-            metrics = on_devices(job.setting["devices"], _compute, job, device=job.device, on_message=pass_on)
+            metrics = on_devices(job.setting["devices"], _compute, job, device=job.device, on_message=pass_on, **place)
         except Interrupted:
             raise
         except AttnlabError as error:
-            return {"kind": "failed", "cell": cell, "error": str(error)}
+            also = meeting.error() if meeting else ""
+            said = f"{error}; on another node: {also}" if also and also != str(error) else str(error)
+            return {"kind": "failed", "cell": cell, "error": said}
     return {"kind": "finished", "cell": cell, "metrics": metrics}
 
 

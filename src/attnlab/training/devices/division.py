@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -14,19 +15,29 @@ from attnlab.core.contracts import Batch, Task
 from attnlab.core.errors import SpecError
 from attnlab.core.generators import generator_states, restore_generators
 from attnlab.core.machine import usable_cores
+from attnlab.core.sharded import whole
 from attnlab.inspection.memory import kept_bytes
 from attnlab.training.devices.pieces import Piece, cut, drawn_alike
-from attnlab.training.devices.ranks import AbstractRanks
-from attnlab.training.devices.spread import AUTO, FULL, AbstractSpread, Replicated, Sharded, Undivided, what_fits
-from attnlab.training.recipe.recipe import Recipe
+from attnlab.training.devices.ranks import AbstractRanks, Alone
+from attnlab.training.devices.spread import (
+    AUTO,
+    FULL,
+    TENSOR,
+    AbstractSpread,
+    Replicated,
+    Sharded,
+    Undivided,
+    what_fits,
+)
+from attnlab.training.recipe.recipe import SAME_ROWS, Recipe
 from attnlab.training.speed.choosing import untouched
 
 NEAR = 1e-4
 """Relative difference up to which the loss of two rows is that of one and one: far above rounding in float32 (1e-6)."""
 ROWS = 2  # that are tried
 
-LossOf = Callable[[Batch], Tensor]
-"""From a batch to the loss of a model on it."""
+LossOf = Callable[..., Tensor]
+"""From a batch to the loss of a model on it; perhaps of what is called in its place, times a weight."""
 
 
 @final
@@ -35,9 +46,15 @@ class Division:
     """Say how a run's steps are divided among ranks, and into pieces one after another."""
 
     spread: AbstractSpread  # how the model lies on the devices
-    ranks: AbstractRanks  # who computes
+    ranks: AbstractRanks  # who divide a batch among them
     accumulate: int = 1  # pieces that each rank computes one after another
     note: str = ""  # how, in words; empty where nothing is divided
+    cuts_positions: bool = False  # whether ranks divide the positions of each row among them, and not the rows
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the model itself is called with whole batches."""
+        return self.count == 1 and isinstance(self.spread, Undivided)
 
     @property
     def count(self) -> int:
@@ -50,6 +67,10 @@ class Division:
 
     def pieces(self, task: Task, batch: Batch) -> list[Piece]:
         """The pieces of a batch that this rank computes."""
+        if self.cuts_positions:
+            from attnlab.training.devices.context import cut_positions
+
+            return cut_positions(task, batch, self.accumulate, self.ranks)
         mine = range(self.ranks.number * self.accumulate, (self.ranks.number + 1) * self.accumulate)
         return cut(task, batch, self.count, mine)
 
@@ -73,7 +94,7 @@ def divide(
     ranks : AbstractRanks
         Who trains it.
     loss : callable
-        The loss of the model on a batch.
+        The loss of the model on a batch; perhaps of what is called in its place, times a weight.
     first : Batch
         A training batch on the device.
     device : torch.device
@@ -87,31 +108,99 @@ def divide(
     """
     if recipe.compile is True:
         raise SpecError("steps on several devices or in several pieces are not compiled; set compile: false or auto")
+    if recipe.sharding in SAME_ROWS and ranks.count > 1:
+        return _divide_rows_alike(model, task, recipe, ranks, loss=loss, first=first, device=device)
     count = ranks.count * recipe.accumulate
     cut(task, first, count, range(count))
     with untouched(model, device):
         trial = _try(model, task, loss, first.rows(0, ROWS))
     if ranks.count == 1:
-        return Division(Undivided(model), ranks, recipe.accumulate, _in_words(recipe, trial, "", device))
+        return Division(Undivided(model), ranks, recipe.accumulate, _in_words(recipe, trial.draws_differ, "", device))
     kept = trial.bytes_a_row * math.ceil(len(first.targets) / count)
     sharding, why = what_fits(model, kept, ranks, device) if recipe.sharding == AUTO else (recipe.sharding, "")
     if sharding == FULL and recipe.watch:
-        raise SpecError("watch needs a whole model on one device; set sharding: none, or leave out watch")
+        raise _cannot_watch()
     words = "parameters sharded" if sharding == FULL else "parameters whole on each"
-    note = _in_words(recipe, trial, f"{ranks.count} devices, {words}{f' ({why})' if why else ''}", device)
+    note = _in_words(recipe, trial.draws_differ, f"{ranks.count} devices, {words}{f' ({why})' if why else ''}", device)
     if sharding == FULL:
         return Division(Sharded(model, recipe.precision, device), ranks, recipe.accumulate, note)
     return Division(Replicated(model, some_unused=trial.some_unused), ranks, recipe.accumulate, note)
 
 
-def _in_words(recipe: Recipe, trial: _Trial, on_devices: str, device: torch.device) -> str:
-    crowded = device.type == "cpu" and recipe.devices > usable_cores()
+def _cannot_watch() -> SpecError:
+    return SpecError("watch needs a whole model on one device; set sharding: none, or leave out watch")
+
+
+def _divide_rows_alike(
+    model: nn.Module,
+    task: Task,
+    recipe: Recipe,
+    ranks: AbstractRanks,
+    *,
+    loss: LossOf,
+    first: Batch,
+    device: torch.device,
+) -> Division:
+    """Divide each layer, or the positions of each sequence, among ranks, all of which compute every row."""
+    if recipe.watch:
+        raise _cannot_watch()
+    cut(task, first, recipe.accumulate, range(recipe.accumulate))
+    rows, draws_differ = first.rows(0, ROWS), False
+    if recipe.accumulate > 1:
+        with untouched(model, device):
+            draws_differ = _try(model, task, loss, rows).draws_differ
+    expected = _measured(Division(Undivided(model), Alone()), task, loss, rows, device)
+    what = "heads and hidden features" if recipe.sharding == TENSOR else "positions"
+    note = _in_words(recipe, draws_differ, f"{ranks.count} devices, {what} divided", device)
+    division = _laid_out(model, recipe, ranks, device, note)
+    found = _measured(replace(division, accumulate=1), task, loss, rows, device)
+    if not _is_near(found, expected):
+        raise SpecError(
+            f"loss and gradient of {type(model).__name__} with {what} divided are {_shown(found)}, and whole "
+            f"{_shown(expected)}; train it with sharding: none or full"
+        )
+    return division
+
+
+def _laid_out(model: nn.Module, recipe: Recipe, ranks: AbstractRanks, device: torch.device, note: str) -> Division:
+    """A model on ranks that compute all rows."""
+    if recipe.sharding == TENSOR:
+        from attnlab.training.devices.tensor import TensorParallel
+
+        return Division(TensorParallel(model, ranks, device), Alone(), recipe.accumulate, note)
+    from attnlab.training.devices.context import ContextParallel
+
+    return Division(ContextParallel(model, ranks), ranks, recipe.accumulate, note, cuts_positions=True)
+
+
+def _measured(division: Division, task: Task, loss: LossOf, rows: Batch, device: torch.device) -> Tensor:
+    """The loss of some rows, and the length of its gradient."""
+    spread, losses = division.spread, []
+    with untouched(spread.owner, device):
+        for piece in division.pieces(task, rows):
+            with piece.drawing():
+                losses.append(loss(piece.batch, spread.called, piece.weight))
+            (losses[-1] * division.ranks.count).backward()
+        with spread.updating():
+            norm = whole(
+                torch.nn.utils.get_total_norm([one.grad for one in spread.owner.parameters() if one.grad is not None])
+            )
+    return torch.stack((division.ranks.total(torch.stack(losses).sum().detach()), norm.detach()))
+
+
+def _shown(measured: Tensor) -> str:
+    return " and ".join(f"{one:.6g}" for one in measured.tolist())
+
+
+def _in_words(recipe: Recipe, draws_differ: bool, on_devices: str, device: torch.device) -> str:
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", recipe.devices))
+    crowded = device.type == "cpu" and here > usable_cores()
     notes = {
         on_devices: bool(on_devices),
-        f"{recipe.devices} processes share {usable_cores()} cores": crowded,
+        f"{here} processes share {usable_cores()} cores": crowded,
         f"{recipe.accumulate} pieces one after another": recipe.accumulate > 1,
         "not compiled: a batch in pieces is not": recipe.compile == AUTO,
-        "random numbers are others than in one piece": trial.draws_differ,
+        "random numbers are others than in one piece": draws_differ,
     }
     return "; ".join(text for text, holds in notes.items() if holds)
 
@@ -166,4 +255,4 @@ def _by_rows(task: Task, loss: LossOf, rows: Batch) -> Tensor:
 
 def _is_near(found: Tensor, expected: Tensor) -> bool:
     """Whether two losses differ by rounding alone."""
-    return bool(torch.isclose(found, expected.detach(), rtol=NEAR, atol=NEAR))
+    return bool(torch.isclose(found, expected.detach(), rtol=NEAR, atol=NEAR).all())

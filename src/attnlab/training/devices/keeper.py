@@ -10,7 +10,7 @@ from torch import nn
 
 from attnlab.core.files import new_name
 from attnlab.core.generators import generator_states
-from attnlab.core.sharded import is_sharded
+from attnlab.core.sharded import is_sharded, whole
 from attnlab.training.devices.ranks import AbstractRanks
 from attnlab.training.keeping.averaging import WeightAverage
 from attnlab.training.keeping.checkpoints import WEIGHTS, load_model_weights, write_sharded
@@ -65,8 +65,11 @@ class RanksKeeper(AbstractKeeper):
 
     def save(self, model: nn.Module, optimizer: OptimizerSet, average: WeightAverage, state: RunState) -> None:
         """Keep a checkpoint; of a sharded model every rank writes its part."""
-        if any(is_sharded(parameter) for parameter in model.parameters()):
+        parameters = list(model.parameters())
+        if all(is_sharded(parameter) for parameter in parameters):
             self._save_parts(model, optimizer, average, state)
+        elif any(is_sharded(parameter) for parameter in parameters):
+            self._save_gathered(model, optimizer, average, state)
         elif self._ranks.is_first:
             self._keeper.save(model, optimizer, average, state)
 
@@ -81,6 +84,18 @@ class RanksKeeper(AbstractKeeper):
         write_shards(new_name(last), {**weights, **others})
         if self._ranks.is_first:
             self._keeper.replace(lambda: write_sharded(last, state.to_json()))
+
+    def _save_gathered(
+        self, model: nn.Module, optimizer: OptimizerSet, average: WeightAverage, state: RunState
+    ) -> None:
+        """Let the first rank write whole tensors, of which the others have parts, one gathered after the other."""
+        weights, others = parts_of(model), {**optimizer.state_tensors(), **average.state_tensors()}
+        for tensors in (weights, others):
+            for name, tensor in tensors.items():
+                found = whole(tensor).detach()
+                tensors[name] = found.to("cpu", copy=True) if self._ranks.is_first else tensor
+        if self._ranks.is_first:
+            self._keeper.save_tensors(weights, {**others, **generator_states()}, state)
 
     def curve(self) -> list[dict[str, Any]]:
         """All records, on the first rank."""

@@ -1,4 +1,4 @@
-"""Start a process for each device of this machine, and end all as soon as one of them dies: torchrun, called."""
+"""Start a process for each device of a machine, and end all as soon as one of them dies: torchrun, called."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 from attnlab.core import errors
 from attnlab.core.errors import AttnlabError, Interrupted, SpecError, TrainingError
 from attnlab.core.machine import usable_cores, usable_threads
+from attnlab.training.devices.nodes import Nodes
 
 PATIENCE = datetime.timedelta(days=7)
 """How long ranks wait for each other, as for the first one that evaluates; one that died is noticed otherwise."""
@@ -37,13 +38,14 @@ def on_devices(
     *arguments: Any,
     device: str = "cpu",
     on_message: Callable[[Any], None] | None = None,
+    nodes: Nodes | None = None,
 ) -> Any:
     """Call a function in several processes, one for each device, that train one model together.
 
     Parameters
     ----------
     count : int
-        Number of processes. On a CPU they share the cores, and may be up to 4 for each.
+        Number of processes, on all machines. On a CPU they share the cores, and may be up to 4 for each.
     function : callable
         A function that its module knows by its name; it calls `train` with a recipe of as many devices.
     *arguments : Any
@@ -52,16 +54,19 @@ def on_devices(
         ``cpu`` or ``cuda``; in each process ``cuda`` is a device of its own.
     on_message : callable, optional
         Told what the first process passes to `tell_parent`, in a thread of its own.
+    nodes : Nodes, optional
+        Which of several machines this is, each of which calls this; by default the only one.
 
     Returns
     -------
     Any
-        What the function returned in the first process.
+        What the function returned in the first process, on its machine.
 
     Raises
     ------
     SpecError
-        If there are not as many devices, or too many for the cores, or torch is older than 2.13.
+        If there are not as many devices, or too many for the cores, machines do not divide them, or torch is older
+        than 2.13.
     AttnlabError
         The error of the process that failed first; the others are ended.
     Interrupted
@@ -76,25 +81,25 @@ def on_devices(
     ----------
     .. [1] PyTorch, "torchrun (Elastic Launch)".
     """
-    check_devices(count, device)
+    nodes = nodes or Nodes()
+    each = nodes.each_of(count)
+    check_devices(each, device)
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     how = LaunchConfig(
-        min_nodes=1,
-        max_nodes=1,
-        nproc_per_node=count,
-        run_id=str(os.getpid()),
-        rdzv_backend="c10d",
-        rdzv_endpoint="localhost:0",
-        local_addr="localhost",
+        min_nodes=nodes.count,
+        max_nodes=nodes.count,
+        nproc_per_node=each,
+        run_id=str(os.getpid() if nodes.count == 1 else nodes.port),
         max_restarts=0,
         shutdown_timeout=STOP_PATIENCE_S,
+        **nodes.launched(),
     )
     with _quiet(), _mailbox(on_message) as mailbox:
         try:
-            return elastic_launch(how, _be_a_rank)(device, mailbox, function, arguments)[0]
+            return elastic_launch(how, _be_a_rank)(device, mailbox, function, arguments).get(0)
         except ChildFailedError as error:
             raise _first_error(error) from None
         except SignalException:
@@ -137,7 +142,7 @@ def _be_a_rank(device: str, mailbox: Any, function: Callable[..., Any], argument
     os.setpgrp()  # Ctrl-C on a terminal goes to the parent alone, which passes it on once
     sys.stdout = sys.stderr
     _mail.append(mailbox)
-    count = int(os.environ["WORLD_SIZE"])
+    count = int(os.environ["LOCAL_WORLD_SIZE"])
     if device == "cpu":
         torch.set_num_threads(usable_threads(count))
     else:

@@ -37,7 +37,7 @@ class Piece:
 
     def drawing(self) -> contextlib.AbstractContextManager[object]:
         """The context in which random numbers are those of its rows in the whole batch."""
-        return _DrawnForAll(self)
+        return contextlib.nullcontext() if len(self.batch.targets) == self.rows else _DrawnForAll(self)
 
 
 def cut(task: Task, batch: Batch, count: int, numbers: Sequence[int]) -> list[Piece]:

@@ -19,8 +19,9 @@ from attnlab.training.devices.ranks import AbstractRanks
 
 STATES = 2  # numbers that an optimizer keeps for each parameter, at most: AdamW's two means
 FILLED = 0.8  # of a device's memory that weights and activations may take: the rest is for what is computed in between
-NONE, FULL, AUTO = "none", "full", "auto"
-"""Words of a recipe: every device holds the whole model; each a part of it; the second where the first does not fit."""
+NONE, FULL, AUTO, TENSOR, CONTEXT = "none", "full", "auto", "tensor", "context"
+"""Words of a recipe: every device holds the whole model; each a part of it; the second where the first does not fit;
+each computes a part of every layer; each computes some positions of every row."""
 
 
 class AbstractSpread(ABC):
@@ -40,6 +41,10 @@ class AbstractSpread(ABC):
     @abstractmethod
     def exchanging(self, *, last: bool) -> contextlib.AbstractContextManager[object]:
         """The context of a forward and backward pass, the last of its step or not."""
+
+    def updating(self) -> contextlib.AbstractContextManager[object]:
+        """The context in which gradients are clipped and parameters updated; none unless said otherwise."""
+        return contextlib.nullcontext()
 
     @abstractmethod
     def give_back(self) -> None:

@@ -200,7 +200,13 @@ class FolderKeeper(AbstractKeeper):
         tensors = None
         if not state.stopped:
             tensors = {**optimizer.state_tensors(), **average.state_tensors(), **generator_states()}
-        self.replace(lambda: save_checkpoint(self.folder / "last", weights_of(model), state.to_json(), tensors=tensors))
+        self.save_tensors(weights_of(model), tensors, state)
+
+    def save_tensors(
+        self, weights: Mapping[str, Tensor], tensors: Mapping[str, Tensor] | None, state: RunState
+    ) -> None:
+        """Save weights, and what lies beside them, as `save` does."""
+        self.replace(lambda: save_checkpoint(self.folder / "last", weights, state.to_json(), tensors=tensors))
 
     def replace(self, save: Callable[[], None]) -> None:
         """Save ``last`` by a function, and ``best`` with it."""

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from attnlab.core.errors import RunError
+from attnlab.core.sharded import is_cut_often
 
 
 def write_shards(folder: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -34,7 +35,7 @@ def read_shards(folder: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
         Where the parts lie.
     like : mapping of str to Tensor
         By the name of a tensor, or by that without its last word, what it is like if the shapes are the same; those
-        without an example are read whole.
+        without an example, or with one whose pieces lie apart, are read whole.
     """
     from torch.distributed.checkpoint import HuggingFaceStorageReader, load
 
@@ -42,7 +43,7 @@ def read_shards(folder: Path, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
     tensors = {}
     for name, known in reader.read_metadata().state_dict_metadata.items():
         example = like.get(name, like.get(name.rpartition(".")[0]))
-        if example is None or example.shape != known.size:  # type: ignore[union-attr]
+        if example is None or example.shape != known.size or is_cut_often(example):  # type: ignore[union-attr]
             example = torch.empty(known.size, dtype=known.properties.dtype)  # type: ignore[union-attr]
         tensors[name] = torch.zeros_like(example, requires_grad=False)
     with _in_words(folder), warnings.catch_warnings():

@@ -96,6 +96,10 @@ class Average(pydantic.BaseModel):
     points: PositiveInt = 10
 
 
+SAME_ROWS = ("tensor", "context")
+"""Ways to divide a model whose devices all compute every row of a batch."""
+
+
 @final
 class Recipe(pydantic.BaseModel):
     """Describe one training run.
@@ -147,9 +151,10 @@ class Recipe(pydantic.BaseModel):
     devices : int
         How many devices train the model together, each on its rows of a batch. No number of the run changes by it but
         for rounding.
-    sharding : {"none", "full", "auto"}
+    sharding : {"none", "full", "auto", "tensor", "context"}
         Whether every device holds the whole model, or a part of its weights, gradients and optimizer. "auto": a part
-        where the whole does not fit; the choice is recorded.
+        where the whole does not fit; the choice is recorded. "tensor": each device computes some heads and hidden
+        features for all rows. "context": each computes some positions of all rows.
     accumulate : int
         In how many pieces each device computes its rows, one after another, in less memory.
 
@@ -179,7 +184,7 @@ class Recipe(pydantic.BaseModel):
     compile: Literal[True, False, "auto"] = False
     watch: list[Literal["attention", "gradients"]] = []
     devices: PositiveInt = 1
-    sharding: Literal["none", "full", "auto"] = "auto"
+    sharding: Literal["none", "full", "auto", "tensor", "context"] = "auto"
     accumulate: PositiveInt = 1
 
     if not TYPE_CHECKING:  # checkers read the fields
@@ -243,6 +248,11 @@ class Recipe(pydantic.BaseModel):
             return cls(**{str(key): value for key, value in mapping.items()})
         except SpecError as error:
             raise SpecError(f"{where}: {error}") from None
+
+    @property
+    def pieces(self) -> int:
+        """Into how many pieces the rows of a batch are cut."""
+        return self.accumulate * (1 if self.sharding in SAME_ROWS else self.devices)
 
     def build_optimizer(self) -> AbstractOptimizer:
         """The optimizer that the recipe names."""

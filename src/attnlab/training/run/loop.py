@@ -236,8 +236,9 @@ class OneByOne(AbstractGradients):
         """Update one model after the other."""
         for trainer in trainers:
             with trainer.own_failure():
-                trainer.inspect(clip_gradients(trainer.parameters, trainer.recipe.clip))
-                trainer.optimizer.step()
+                with trainer.division.spread.updating():
+                    trainer.inspect(clip_gradients(trainer.parameters, trainer.recipe.clip))
+                    trainer.optimizer.step()
                 trainer.count_step()
 
     @staticmethod
@@ -270,7 +271,7 @@ def choose_for(trainers: Sequence[Trainer], model: nn.Module, run_step: RunStep)
 def forward_and_backward(trainer: Trainer, batch: Batch, setting: Setting) -> Tensor:
     """Compute a run's loss of a batch and its gradients, in pieces if need be; return the loss without a graph."""
     division, step = trainer.division, trainer.state.step + 1
-    if division.count == 1:
+    if division.is_plain:
         loss = trainer.loss_from(trainer.caller.outputs(batch, setting, step=step), batch)
         trainer.caller.backward(loss, batch, step=step)
         return loss.detach()
@@ -279,8 +280,7 @@ def forward_and_backward(trainer: Trainer, batch: Batch, setting: Setting) -> Te
     for piece in drawn_alike(pieces):
         with piece.drawing(), division.spread.exchanging(last=piece is pieces[-1]):
             outputs = caller.outputs(piece.batch, setting, step=step)
-            mean = trainer.loss_from(outputs, piece.batch) if piece.weight else outputs.sum()  # none has no mean
-            loss = mean * piece.weight
+            loss = trainer.weighted_loss(outputs, piece.batch, piece.weight)
             caller.backward(loss * division.ranks.count, piece.batch, step=step)  # ranks take the mean of gradients
         losses.append(loss.detach())
     return division.ranks.total(torch.stack(losses).sum())

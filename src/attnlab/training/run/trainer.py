@@ -153,7 +153,7 @@ class Trainer:
             self.task,
             self.recipe,
             self.ranks,
-            loss=lambda batch: self.loss_from(self.caller.outputs(batch, Setting(), step=1), batch),
+            loss=self.loss_tried,
             first=self.task.train_batch(0, self.seed).to(device),
             device=device,
         )
@@ -178,7 +178,7 @@ class Trainer:
         """Precision and compiling as the run began in them, or as the recipe says; pieces are not compiled."""
         if self.state.resumed_at:
             return self.state.precision, self.state.compiled
-        return self.recipe.precision, self.recipe.compile if self.division.count == 1 else False
+        return self.recipe.precision, self.recipe.compile if self.division.is_plain else False
 
     def start(self, choice: Choice) -> None:
         """Begin or go on in a chosen setting."""
@@ -212,6 +212,15 @@ class Trainer:
         if self.rewards is not None:
             return self.objective.loss(sequence_log_probabilities(outputs, batch, self.rewards.shape[1]), self.rewards)
         return task_loss(self.task, outputs, batch, self.recipe.label_smoothing, strict=self.pace.tokens == 0)
+
+    def loss_tried(self, batch: Batch, called: nn.Module | None = None, weight: float = 1.0) -> Tensor:
+        """The loss of a batch before the first step, by the model or what is called in its place, and a weight."""
+        outputs = Caller(self.model, called or self.model, self.caller.device).outputs(batch, Setting(), step=1)
+        return self.weighted_loss(outputs, batch, weight)
+
+    def weighted_loss(self, outputs: Tensor, batch: Batch, weight: float) -> Tensor:
+        """The loss of a model's outputs by the weight of their targets; none have no mean."""
+        return (self.loss_from(outputs, batch) if weight else outputs.sum()) * weight
 
     def before_update(self) -> None:
         """Note what a look inside compares the update with."""
