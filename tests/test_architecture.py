@@ -48,7 +48,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "training": ("recipe", "speed", "keeping", "devices", "run", "together", "tracking"),
     "inspection": ("drawing", "", "tape", "interventions", "attribution"),
     "doctor": ("", "influence", "measures", "checks", "interview", "engine", "__main__"),
-    "studies": ("define", "storage", "plan", "using", "run", "judge", "report", "exporting", "execute"),
+    "studies": ("define", "storage", "plan", "using", "run", "judge", "report", "exporting", "stages", "execute"),
     "benchmarks": ("contenders", "measuring", ""),
     "explain": ("metrics", "case", "trials", "causes", "", "stages", "explaining", "drawing"),
     "viewer": ("inside", ""),

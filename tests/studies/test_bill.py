@@ -35,10 +35,30 @@ def test_hours_and_price_are_those_of_all_runs(plan):
     assert due.seconds_range == (due.seconds, due.seconds)
 
 
-def test_no_phase_is_shorter_than_its_longest_run_or_its_work_shared_out(plan):
-    phases = (3, plan.tried_again, 3)
-    assert bill(plan, [1]).seconds == pytest.approx((1080 + 2 * START_S) * sum(phases))
-    assert bill(plan, [500]).seconds == pytest.approx((720 + START_S) * sum(1 for runs in phases if runs))
+def test_it_takes_as_long_as_the_slowest_variant_or_all_work_shared_out(plan):
+    stages = (3, plan.tried_again, 3)
+    assert bill(plan, [1]).seconds == pytest.approx((1080 + 2 * START_S) * sum(stages))
+    assert bill(plan, [500]).seconds == pytest.approx((720 + START_S) * len(stages))
+
+
+def test_variants_that_are_compared_with_nothing_have_the_first_look_alone(tiny):
+    tiny["rules"] |= {"seeds": {"at_least": 3, "at_most": 8}}
+    tiny["variants"]["third"] = {"channels": 5}
+    tiny["compare"] = {"with attention": "plain"}
+    planned = plan_study(parse_study(tiny))
+    timed = tuple(replace(one, seconds_per_seed=60.0) for one in planned.variants)
+    due = bill(replace(planned, variants=timed), [100])
+    assert (due.runs, due.most_runs) == (9, 19)
+
+
+def test_where_time_is_judged_no_variant_goes_on_alone(tiny):
+    tiny["rules"] |= {"metric": "seconds_to_target", "target": {"val_mse": 0.1}, "seeds": {"at_least": 3, "at_most": 4}}
+    planned = plan_study(parse_study(tiny))
+    timed = zip(planned.variants, (60.0, 120.0), strict=True)
+    planned = replace(planned, variants=tuple(replace(one, seconds_per_seed=seconds) for one, seconds in timed))
+    due = bill(planned, [1])
+    assert due.seconds == pytest.approx(3 * (180 + 2 * START_S))
+    assert due.most_seconds == pytest.approx(4 * (180 + 2 * START_S))
 
 
 def test_if_every_look_is_needed_all_seeds_are_paid_for(tiny):

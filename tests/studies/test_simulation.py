@@ -9,16 +9,41 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnlab.studies.plan.simulation import AWAY_S, CHECKPOINTS, DAY_S, START_S, simulate
+from attnlab.studies.plan.simulation import AWAY_S, CHECKPOINTS, DAY_S, START_S, Lane
+from attnlab.studies.plan.simulation import simulate as simulate_lanes
 
 
-def test_each_run_begins_where_there_is_room_first_and_a_phase_after_the_one_before():
+def simulate(stages, slots, **how):
+    """The simulation of one variant."""
+    return simulate_lanes([Lane(stages)], slots, **how)
+
+
+def test_each_run_begins_where_there_is_room_first_and_a_stage_after_the_one_before():
     found = simulate([[5, 3, 4, 2], [1]], [1, 1])
     assert found.seconds == pytest.approx(7 + 2 * START_S + 1 + START_S)  # 5 + 2 beside 3 + 4, then 1
     assert found.lost_seconds == 0
     assert simulate([[5, 3, 4, 2]], [4]).seconds == pytest.approx(5 + START_S)
     assert simulate([[]], [1]).seconds == 0
+    assert simulate([[], [5], [], [3]], [1]).seconds == pytest.approx(8 + 2 * START_S)
     assert simulate([[5, 3]], [10**15]) == simulate([[5, 3]], [2])
+
+
+def test_no_variant_waits_for_another_until_they_are_looked_at_together():
+    stages = {"quick": [[1, 1], [1], [1]], "slow": [[9, 9], [9], [9]], "none": [[5], [5]]}
+    apart = simulate_lanes([Lane(one) for one in stages.values()], [1] * 5)
+    assert apart.seconds == pytest.approx(27 + 3 * START_S)  # as the slow one alone
+    assert simulate_lanes([Lane(stages["quick"]), Lane(stages["none"])], [4]).seconds == pytest.approx(10 + 2 * START_S)
+    pair = [Lane(stages["quick"], partners=[1], looks=1), Lane(stages["slow"], partners=[0], looks=1)]
+    assert simulate_lanes(pair, [4]).seconds == pytest.approx(27 + 3 * START_S)
+    quick_waits = [Lane([[1], [30]], partners=[1], looks=0), Lane([[9], [1]], partners=[0], looks=0)]
+    assert simulate_lanes(quick_waits, [4]).seconds == pytest.approx(9 + 30 + 2 * START_S)
+
+
+def test_of_three_the_baseline_goes_on_with_whoever_is_there_first():
+    looks = {"baseline": [[1], [20]], "quick": [[1], [1]], "slow": [[9], [1]]}
+    partners = {"baseline": [1, 2], "quick": [0], "slow": [0]}
+    lanes = [Lane(looks[name], partners[name], looks=0) for name in looks]
+    assert simulate_lanes(lanes, [3]).seconds == pytest.approx(21 + 2 * START_S)
 
 
 @given(st.lists(st.floats(1, 100), min_size=1, max_size=30), st.lists(st.integers(1, 3), min_size=1, max_size=4))

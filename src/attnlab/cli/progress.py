@@ -42,7 +42,7 @@ class TerminalWatcher:
         self._bars: dict[str, TaskID] = {}
         self._overall: TaskID | None = None
         self._count = (0, 0)
-        self._begun = time.monotonic()
+        self._begun: float | None = None  # when the first runs were
 
     def __enter__(self) -> Self:
         """Begin to draw."""
@@ -60,12 +60,12 @@ class TerminalWatcher:
             print_alarm(self._console, alarm)
 
     def phase(self, title: str, cells: Sequence[CellPlan], done: int) -> None:
-        """Begin a phase of the study."""
-        total = len(cells) + done
-        self._count = (done, total)
-        self._begun = time.monotonic()
+        """Add runs to those that are there, and to the bar of all."""
         already = f", {done} of them done before" if done else ""
-        self._console.print(f"{title}: {total}{already}")
+        self._console.print(f"{title}: {len(cells) + done}{already}", markup=False)
+        done, total = self._count[0] + done, self._count[1] + done + len(cells)
+        self._count = (done, total)
+        self._begun = self._begun or time.monotonic()
         if self._overall is not None:
             self._progress.remove_task(self._overall)
         self._overall = self._progress.add_task(title, total=total, completed=done, shown="starting")
@@ -107,7 +107,7 @@ class TerminalWatcher:
             measured = message["metrics"]
             name = self._metric if self._metric in measured else next(iter(measured))
             metrics = f"{name} {measured[name]:.4g}"
-            elapsed = time.monotonic() - self._begun
+            elapsed = time.monotonic() - (self._begun or time.monotonic())
             self._console.print(f"[dim]{done}/{total} {elapsed:5.0f} s[/]  {escape(title_of(cell))}  [dim]{metrics}[/]")
 
 

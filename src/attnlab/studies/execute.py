@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol, final
@@ -15,9 +15,7 @@ from attnlab.core.machine import require_device
 from attnlab.core.processes.apart import names_own_code
 from attnlab.studies.define.study import Study
 from attnlab.studies.judge.alarms import alarms_before
-from attnlab.studies.judge.collect import so_far
 from attnlab.studies.judge.results import Alarm, StudyResults
-from attnlab.studies.judge.tuning import cells_again, record_tuning
 from attnlab.studies.plan.plan import CellPlan, Plan, plan_study
 from attnlab.studies.run.executor import Executor, Job, LocalProcesses, computes_elsewhere
 from attnlab.studies.run.folder import CLOCK, is_sealed, prepare, recorded_setting
@@ -26,6 +24,7 @@ from attnlab.studies.run.layout import WORKERS_LOG, Layout, Wishes, bounded, lay
 from attnlab.studies.run.mirrored import holding, send_all
 from attnlab.studies.run.pool import BROKEN
 from attnlab.studies.run.ranks import on_ranks, wanted_ranks
+from attnlab.studies.stages import Stage, Stages
 from attnlab.studies.storage.mirror import local
 from attnlab.training.devices.nodes import Meeting
 from attnlab.training.keeping.runs import FAILED
@@ -40,7 +39,7 @@ class Watcher(Protocol):
         ...
 
     def phase(self, title: str, cells: Sequence[CellPlan], done: int) -> None:
-        """Say that a phase begins, with the cells still to run and the number already done."""
+        """Say that more cells may begin: those that are missing, and the number already done."""
         ...
 
     def message(self, cell: CellPlan, message: Mapping[str, Any]) -> None:
@@ -128,18 +127,13 @@ def run_study(
         if executor is None:
             executor = held.enter_context(LocalProcesses(layout.workers, layout.threads, out / WORKERS_LOG))
         executor = on_ranks(executor, ranks, devices, meeting=meeting, device=layout.device, out=out)
-        how: dict[str, Any] = {"shuffled": plan.judges_time, "trackers": trackers, "watcher": watcher}
+        how: dict[str, Any] = {"in_phases": plan.judges_time, "trackers": trackers, "watcher": watcher}
         how["in_turns"] = ranks == 1 and _times_in_turns(plan, executor)
-        phases = _Phases(executor, out, layout, store=mirror.store.url if mirror else "", **how)
-        phases.run("tuning runs", plan.tuning_cells())
-        phases.run("tuning runs of the best settings, again", patiently(lambda: cells_again(plan, out)))
-        chosen = patiently(lambda: record_tuning(plan, out))
-        judged, results = patiently(lambda: so_far(plan, chosen, out))
-        while True:
-            ran = phases.run(f"judged runs{_of_looks(plan, judged)}", judged)
-            if not phases.time(judged) and not ran:
-                return results
-            judged, results = patiently(lambda: so_far(plan, chosen, out))
+        stages = patiently(lambda: Stages(plan, out))
+        _Course(executor, out, layout, stages, store=mirror.store.url if mirror else "", **how).to_the_end()
+        results = patiently(stages.results)
+        index_of(out).write()
+        return results
 
 
 def _times_in_turns(plan: Plan, executor: Executor) -> bool:
@@ -159,17 +153,12 @@ def _that_fit(wishes: Wishes, plan: Plan, watcher: Watcher | None) -> Wishes:
     return replace(wishes, jobs=most)
 
 
-def _of_looks(plan: Plan, judged: Sequence[CellPlan]) -> str:
-    """How many seeds the next look is taken after, where there are several looks."""
-    seeds = max(cell.seed for cell in judged) + 1
-    return f", up to {seeds} of at most {plan.study.rules.looks[-1]} seeds" if len(plan.study.rules.looks) > 1 else ""
-
-
 @final
-class _Phases:
-    """Run the cells of a study's phases with an executor.
+class _Course:
+    """Run the cells of a study with an executor, each as soon as those that it waits for have ended.
 
-    Shuffled, where time is judged, so that no variant has always the same one before it, or the start of the day.
+    Where time is judged all variants go on together: the steps of their runs are timed in turns, and runs are shuffled,
+    so that no variant has always the same one before it, or the start of the day.
     """
 
     def __init__(
@@ -177,35 +166,108 @@ class _Phases:
         executor: Executor,
         out: Path,
         layout: Layout,
+        stages: Stages,
         *,
         store: str,
-        shuffled: bool,
+        in_phases: bool,
         in_turns: bool,
         trackers: Sequence[str],
         watcher: Watcher | None,
     ) -> None:
         self._executor, self._out, self._layout, self._watcher = executor, out, layout, watcher
-        self._store, self._shuffled, self._trackers = store, shuffled, tuple(trackers)
-        self._in_turns, self._tried = in_turns, set[str]()
+        self._stages, self._store, self._trackers = stages, store, tuple(trackers)
+        self._in_phases, self._in_turns, self._tried = in_phases, in_turns, set[str]()
+        self._cohorts: list[Sequence[CellPlan]] = []  # that are computed or wait for it
+        self._jobs: list[Job] = []  # of the cohorts
+        self._left: dict[str, set[str]] = {name: set() for name in stages.names}  # folders of runs that have not ended
 
-    def run(self, title: str, cells: Sequence[CellPlan]) -> bool:
-        """Run the cells that are not done, and say whether there were any; a failed one is tried once a command."""
-        missing = [cell for cell in self._missing(cells) if cell.folder not in self._tried]
+    def to_the_end(self) -> None:
+        """Run all that is missing; a failed cell is tried once a command."""
+        begun = self._go_on(self._stages.names)
+        while self._jobs or (begun and self._in_phases):
+            while self._jobs:
+                self._run()
+            if self._in_phases:
+                self._time([cell for stage in begun for cell in stage.cells])
+                begun = self._go_on(self._stages.names)
+
+    def _go_on(self, names: Collection[str]) -> list[Stage]:
+        """Queue what comes after all runs of some variants; where nothing of that is missing, what comes after it."""
+        begun: list[Stage] = []
+        while names and not (begun and self._in_phases):
+            following = patiently(lambda names=names: self._stages.after(names))
+            for stage in following:
+                self._begin(stage)
+            begun += following
+            names = [name for stage in following for name in stage.names if not self._left[name]]
+        return begun
+
+    def _begin(self, stage: Stage) -> None:
+        """Queue the cells of a stage that are not done."""
+        missing = [cell for cell in self._missing(stage.cells) if cell.folder not in self._tried]
         self._tried |= {cell.folder for cell in missing}
         if not missing:
-            return False
-        if self._shuffled:
-            random.Random(title).shuffle(missing)
+            return
+        for cell in missing:
+            self._left[cell.variant].add(cell.folder)
+        if self._in_phases:
+            random.Random(stage.title).shuffle(missing)
         if self._watcher:
-            self._watcher.phase(title, missing, len(cells) - len(missing))
-        suspects = self._run_cohorts(self._layout.cohorts(missing))
-        self._run_cohorts([[cell] for cell in suspects])
-        return True
+            alone = len(stage.names) == 1 < len(self._stages.names)
+            title = f"{stage.names[0]}: {stage.title}" if alone else stage.title
+            self._watcher.phase(title, missing, len(stage.cells) - len(missing))
+        self._queue(self._layout.cohorts(missing))
 
-    def time(self, cells: Sequence[CellPlan]) -> bool:
-        """Time the steps of the runs of each seed in turns, once a command; say whether any were to be timed."""
+    def _queue(self, cohorts: Sequence[Sequence[CellPlan]]) -> None:
+        self._cohorts += cohorts
+        self._jobs += map(self._job, cohorts)
+
+    def _run(self) -> None:
+        """Compute what is queued, and what is queued meanwhile unless the executor leaves it for the next time."""
+        cohorts, jobs = self._cohorts, self._jobs
+        given, heard = len(jobs), set[int]()
+
+        def tell(number: int, message: Mapping[str, Any]) -> None:
+            heard.add(number)
+            self._hear(cohorts[number], message)
+
+        self._executor.run(jobs, tell)
+        left = [number for number in range(given, len(jobs)) if number not in heard]
+        self._cohorts, self._jobs = [cohorts[number] for number in left], [jobs[number] for number in left]
+        waiting = {cell.folder for cohort in self._cohorts for cell in cohort}
+        for cohort in cohorts:  # of those it said nothing more about, nothing more will come
+            for cell in cohort:
+                if cell.folder not in waiting:
+                    self._end(cell)
+
+    def _hear(self, cohort: Sequence[CellPlan], message: Mapping[str, Any]) -> None:
+        """Pass on what happened to cells. Where the process of several died, one of them may have killed it alone."""
+        if message["kind"] == BROKEN and len(cohort) > 1:
+            suspects = self._missing(cohort)
+            self._queue([[cell] for cell in suspects])
+            for cell in (cell for cell in cohort if cell not in suspects):
+                self._end(cell)
+        elif message["kind"] == BROKEN:
+            self._tell(cohort[0], {**message, "kind": "failed"})
+            self._end(cohort[0])
+        elif "cell" in message:
+            cell = cohort[message["cell"]]
+            self._tell(cell, message)
+            if message["kind"] in ("finished", "failed"):
+                self._end(cell)
+
+    def _end(self, cell: CellPlan) -> None:
+        """Note that a cell has ended; with the last one of its variant others begin."""
+        left = self._left[cell.variant]
+        if cell.folder in left:
+            left.remove(cell.folder)
+            if not left and not self._in_phases:
+                self._go_on([cell.variant])
+
+    def _time(self, cells: Sequence[CellPlan]) -> None:
+        """Time the steps of the runs of each seed in turns, once a command."""
         if not self._in_turns:
-            return False
+            return
         of_seeds: dict[int, list[CellPlan]] = {}
         index, required = index_of(self._out), is_sealed(self._out)
         for cell in cells:
@@ -217,7 +279,6 @@ class _Phases:
             self._watcher.phase("seconds of a step, in turns, of runs", [one for each in found for one in each], 0)
         jobs = [replace(self._job(of_seed), in_turns=True, setting={}) for of_seed in found]
         self._executor.run(jobs, lambda job, message: self._tell_clock(found[job], message))
-        return bool(found)
 
     def _is_untimed(self, of_seed: Sequence[CellPlan]) -> bool:
         folders = [self._out / cell.folder for cell in of_seed]
@@ -235,22 +296,6 @@ class _Phases:
     def _missing(self, cells: Sequence[CellPlan]) -> list[CellPlan]:
         index, required = index_of(self._out), is_sealed(self._out)
         return patiently(lambda: [cell for cell in cells if not index.is_done(cell, required=required)])
-
-    def _run_cohorts(self, cohorts: Sequence[Sequence[CellPlan]]) -> list[CellPlan]:
-        """Run cohorts; return the cells of those whose process died, which one of them may have killed alone."""
-        suspects: list[CellPlan] = []
-
-        def tell(index: int, message: Mapping[str, Any]) -> None:
-            cohort = cohorts[index]
-            if "cell" in message:
-                self._tell(cohort[message["cell"]], message)
-            elif message["kind"] == BROKEN and len(cohort) > 1:
-                suspects.extend(self._missing(cohort))
-            elif message["kind"] == BROKEN:
-                self._tell(cohort[0], {**message, "kind": "failed"})
-
-        self._executor.run([self._job(cohort) for cohort in cohorts], tell)
-        return suspects
 
     def _job(self, cohort: Sequence[CellPlan]) -> Job:
         return Job(

@@ -28,12 +28,7 @@ def alarms_of(plan: Plan, variants: tuple[VariantResults, ...], rules: Mapping[s
         yield Alarm("data", None, message)
     believed = []
     for variant in variants:
-        reached = _reach(plan, variant)
-        doubts = [
-            *_reach_alarms(plan, variant.name, reached),
-            *_floor_alarms(plan, variant, reached),
-            *_far_alarms(plan, variant),
-        ]
+        doubts = doubts_about(plan, variant)
         yield from doubts
         believed += [] if doubts else [variant]
         yield from _target_alarms(plan, variant)
@@ -56,6 +51,16 @@ def alarms_of(plan: Plan, variants: tuple[VariantResults, ...], rules: Mapping[s
             f"seeds were extended from {step['from']} to {step['to']} after results were seen; intervals are optimistic"
         )
         yield Alarm("extended", None, message)
+
+
+def doubts_about(plan: Plan, variant: VariantResults) -> list[Alarm]:
+    """Why the numbers of a variant cannot be true, by its own runs alone."""
+    reached = _reach(plan, variant)
+    return [
+        *_reach_alarms(plan, variant.name, reached),
+        *_floor_alarms(plan, variant, reached),
+        *_far_alarms(plan, variant),
+    ]
 
 
 def alarms_before(plan: Plan) -> list[Alarm]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import functools
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
@@ -13,8 +12,9 @@ from attnlab.core.errors import RunError
 from attnlab.core.files import read_json
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.study import restore_study, slug
-from attnlab.studies.judge.alarms import alarms_of
-from attnlab.studies.judge.results import CellResults, StudyResults, VariantResults
+from attnlab.studies.judge.alarms import alarms_of, doubts_about
+from attnlab.studies.judge.asking import SeedsAsked
+from attnlab.studies.judge.results import Alarm, CellResults, StudyResults, VariantResults, looks_in
 from attnlab.studies.judge.tuning import TUNING, chosen_settings, read_tuning
 from attnlab.studies.judge.worth import PartsJudged, kept_parts
 from attnlab.studies.plan.plan import CellPlan, Plan, PlannedVariant, restore_plan
@@ -77,44 +77,79 @@ def so_far(
 ) -> tuple[list[CellPlan], StudyResults]:
     """The judged runs that the rules ask for by what is known so far, and what they have found.
 
-    After each look every variant of a comparison that it left open gets the seeds of the next. The index of the runs is
+    After each look both variants of a comparison that it left open get the seeds of the next. The index of the runs is
     written, unless the folder is only to be read.
     """
-    folder = _Folder(plan, out)
-    counts = {variant.name: plan.study.rules.looks[0] for variant in plan.variants}
-    judged = plan.judged_cells(chosen, counts)
-    results = folder.results(judged)
-    for look, following in itertools.pairwise(results.looks):
-        left_open = results.left_open(look.seeds)
-        if not (results.complete and left_open):
-            break
-        counts |= dict.fromkeys(left_open, following.seeds)
-        judged = plan.judged_cells(chosen, counts)
-        results = folder.results(judged)
+    looking = Looking(plan, out, chosen)
+    waiting = [variant.name for variant in plan.variants]
+    while waiting:
+        name = waiting.pop()
+        if looking.has_ended(name):
+            waiting += looking.asked.had(name)
+    found = looking.judged(), looking.results()
     if writes:
         index_of(out).write()
-    return judged, results
+    return found
 
 
 @final
-class _Folder:
-    """Read the folder of a study, each file once."""
+class Looking:
+    """Look into the folder of a study as its runs end; what is done is read once.
 
-    def __init__(self, plan: Plan, out: Path) -> None:
-        self._plan, self._out, self._index = plan, out, index_of(out)
+    Parameters
+    ----------
+    plan : Plan
+        The study.
+    out : Path
+        Its folder.
+    chosen : mapping
+        By variant the settings of its judged runs; may get longer as they are chosen.
+    """
+
+    def __init__(self, plan: Plan, out: Path, chosen: Mapping[str, Mapping[str, int | float]]) -> None:
+        self._plan, self._out, self._chosen, self._index = plan, out, chosen, index_of(out)
         self._rules = read_rules(out)
-        self._tuning = read_tuning(out)
         self._sealed = is_sealed(out)
         self._environment = read_json(out / ENVIRONMENT) | _layout(out)
         self._cells: dict[str, CellResults] = {}
+        self.asked = SeedsAsked(
+            [variant.name for variant in plan.variants],
+            plan.study.contrasts,
+            baseline=plan.study.baseline,
+            looks=looks_in(self._rules),
+            left_open=self._left_open,
+        )
 
-    def results(self, judged: Sequence[CellPlan]) -> StudyResults:
-        """What some judged runs have found."""
-        plan = self._plan
-        cells: dict[str, list[CellPlan]] = {variant.name: [] for variant in plan.variants}
+    def judged(self, *names: str) -> list[CellPlan]:
+        """The judged runs that are asked for so far, of some variants or of all."""
+        counts = self.asked.counts
+        return self._plan.judged_cells(self._chosen, {name: counts[name] for name in names or counts})
+
+    def has_ended(self, name: str) -> bool:
+        """Whether every run that is asked for of a variant lies there, done or failed."""
+        return all(self._cell(cell).status != "missing" for cell in self.judged(name))
+
+    def results(self) -> StudyResults:
+        """What all runs have found that are asked for."""
+        variants = self._variants(self.judged())
+        return self._results(variants, tuple(alarms_of(self._plan, variants, self._rules)))
+
+    def _left_open(self, names: Collection[str], seeds: int) -> set[str]:
+        """Which of some variants need more runs than so many seeds, by the comparisons among them."""
+        variants = self._variants(self._plan.judged_cells(self._chosen, dict.fromkeys(names, seeds)))
+        doubts = tuple(one for variant in variants for one in doubts_about(self._plan, variant))
+        return self._results(variants, doubts).left_open(seeds)
+
+    def _variants(self, judged: Sequence[CellPlan]) -> tuple[VariantResults, ...]:
+        """What the variants of some runs have found by these."""
+        cells: dict[str, list[CellPlan]] = {}
         for cell in judged:
-            cells[cell.variant].append(cell)
-        variants = tuple(self._variant(variant, cells[variant.name]) for variant in plan.variants)
+            cells.setdefault(cell.variant, []).append(cell)
+        tuning = read_tuning(self._out)
+        return tuple(self._variant(one, cells[one.name], tuning) for one in self._plan.variants if one.name in cells)
+
+    def _results(self, variants: tuple[VariantResults, ...], alarms: tuple[Alarm, ...]) -> StudyResults:
+        plan = self._plan
         return StudyResults(
             study=plan.study.name,
             question=plan.study.question,
@@ -127,7 +162,7 @@ class _Folder:
             contrasts=plan.study.contrasts,
             scale=plan.study.scale,
             variants=variants,
-            alarms=tuple(alarms_of(plan, variants, self._rules)),
+            alarms=alarms,
             environment=self._environment | _devices(variants) | _company(variants),
             complete=all(cell.status != "missing" for variant in variants for cell in variant.cells),
             heads=self._heads,
@@ -138,10 +173,11 @@ class _Folder:
         names = {slug(variant.name): variant.name for variant in self._plan.variants}
         return tuple(replace(one, variant=names[one.variant]) for one in kept_parts(self._out))
 
-    def _variant(self, planned: PlannedVariant, cells: Sequence[CellPlan]) -> VariantResults:
+    def _variant(self, planned: PlannedVariant, cells: Sequence[CellPlan], tuning: Mapping[str, Any]) -> VariantResults:
         run = cells[0].spec
         read = tuple(self._cell(cell) for cell in cells)
-        if self._plan.tuning_cells() and planned.name not in self._tuning and any(one.status == "done" for one in read):
+        tunes = self._plan.study.rules.tuning_runs > 0
+        if tunes and planned.name not in tuning and any(one.status == "done" for one in read):
             raise RunError(f"{self._out / TUNING} is missing, which says what was chosen; attnlab run writes it again")
         return VariantResults(
             name=planned.name,
@@ -150,14 +186,17 @@ class _Folder:
             flops_per_token=planned.flops_per_token,
             activation_bytes=planned.activation_bytes,
             notes=planned.notes,
-            tuning=self._tuning.get(planned.name),
+            tuning=tuning.get(planned.name),
             cells=read,
         )
 
     def _cell(self, cell: CellPlan) -> CellResults:
-        if cell.folder not in self._cells:
-            self._cells[cell.folder] = self._read(cell)
-        return self._cells[cell.folder]
+        if cell.folder in self._cells:
+            return self._cells[cell.folder]
+        found = self._read(cell)
+        if found.status == "done":  # else it may still be
+            self._cells[cell.folder] = found
+        return found
 
     def _read(self, cell: CellPlan) -> CellResults:
         """What one run reached; where it is timed, with the seconds of all its steps as the time to the target."""

@@ -163,7 +163,7 @@ class StudyResults:
     scale : str or None
         Name of the scale the study ran at.
     variants : tuple of VariantResults
-        In the order of the study file.
+        In the order of the study file; comparisons of others that are not here are not judged.
     alarms : tuple of Alarm
         What fired.
     environment : mapping
@@ -232,9 +232,11 @@ class StudyResults:
     @functools.cached_property
     def verdicts(self) -> tuple[Verdict, ...]:
         """What the rules conclude, one verdict a comparison: computed once, read by every form of the report."""
+        runs = self._runs
         return verdicts(
-            self._runs,
-            self.contrasts,
+            runs,
+            [one for one in self.contrasts if {*one} <= runs.keys()],
+            comparisons=len(self.contrasts),
             metric=self.metric,
             smallest_effect=self.smallest_effect,
             looks=self.looks,
@@ -308,10 +310,8 @@ class StudyResults:
     @property
     def looks(self) -> tuple[Look, ...]:
         """The looks that the rules fixed; those of earlier versions had one, of all variants alike."""
-        error = 1 - self.confidence
-        looks = self.rules.get("looks", [self.rules["seeds"]])
-        levels = self.rules.get("levels", [error / max(1, len(self.contrasts))])
-        return tuple(Look(int(seeds), float(level)) for seeds, level in zip(looks, levels, strict=True))
+        levels = self.rules.get("levels", [(1 - self.confidence) / max(1, len(self.contrasts))])
+        return tuple(Look(seeds, float(level)) for seeds, level in zip(looks_in(self.rules), levels, strict=True))
 
     @property
     def smallest_effect(self) -> float:
@@ -326,6 +326,11 @@ class StudyResults:
     def variant(self, name: str) -> VariantResults:
         """The variant of a name."""
         return {variant.name: variant for variant in self.variants}[name]
+
+
+def looks_in(rules: Mapping[str, Any]) -> tuple[int, ...]:
+    """After how many seeds each look is taken by rules as they were written; those of earlier versions had one."""
+    return tuple(map(int, rules.get("looks", [rules["seeds"]])))
 
 
 def _reached(values: Mapping[int, float]) -> tuple[str, str]:

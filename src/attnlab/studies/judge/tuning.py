@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -23,20 +23,20 @@ Runs = Mapping[str, Mapping[str, Sequence[float | None]]]
 """By variant and setting the metric of each tuning run, in the order of seeds; None for one that has no such number."""
 
 
-def cells_again(plan: Plan, out: Path) -> list[CellPlan]:
-    """One more run of each variant's best settings: the luck of one seed chooses less."""
-    first = _read(plan, out, plan.tuning_cells())
+def cells_again(plan: Plan, out: Path, names: Collection[str] | None = None) -> list[CellPlan]:
+    """One more run of the best settings of some variants, or of all: the luck of one seed chooses less."""
+    first = _read(plan, out, plan.tuning_cells(names))
     ranked = {name: _ranked(plan, of) for name, of in first.items()}
     return plan.tuning_cells_again({name: settings[: plan.tried_again] for name, settings in ranked.items()})
 
 
-def record_tuning(plan: Plan, out: Path) -> dict[str, dict[str, int | float]]:
-    """Choose each variant's settings from the tuning runs, and write down what was tried."""
-    runs = _all_runs(plan, out)
+def record_tuning(plan: Plan, out: Path, names: Collection[str] | None = None) -> dict[str, dict[str, int | float]]:
+    """Choose the settings of some variants, or of all, from the tuning runs, and write down what was tried."""
+    runs = _all_runs(plan, out, names)
     chosen = _chosen(plan, out, runs)
-    if plan.tuning_cells():
-        record = {v.name: record_of(plan, v.name, runs[v.name], chosen[v.name]) for v in plan.variants}
-        write_json(out / TUNING, sealed(record))
+    if plan.study.rules.tuning_runs:
+        record = read_tuning(out) | {name: record_of(plan, name, of, chosen[name]) for name, of in runs.items()}
+        write_json(out / TUNING, sealed({v.name: record[v.name] for v in plan.variants if v.name in record}))
     return chosen
 
 
@@ -47,7 +47,7 @@ def chosen_settings(plan: Plan, out: Path) -> dict[str, dict[str, int | float]]:
 
 def _chosen(plan: Plan, out: Path, runs: Runs) -> dict[str, dict[str, int | float]]:
     written = read_tuning(out)
-    begun = {v.name for v in plan.variants if any((out / slug(v.name)).glob("seed-*/spec.json"))}
+    begun = {name for name in runs if any((out / slug(name)).glob("seed-*/spec.json"))}
     fixed = {name: record["settings"] for name, record in written.items() if name in begun}
     return {name: choose(plan, of) for name, of in runs.items()} | fixed
 
@@ -57,18 +57,21 @@ def read_tuning(out: Path) -> dict[str, Any]:
     return read_sealed(out / TUNING, required=is_sealed(out)) if (out / TUNING).exists() else {}
 
 
-def _all_runs(plan: Plan, out: Path) -> Runs:
-    """What all tuning runs reached, those of the best settings again included."""
-    return _read(plan, out, [*plan.tuning_cells(), *cells_again(plan, out)])
+def _all_runs(plan: Plan, out: Path, names: Collection[str] | None = None) -> Runs:
+    """What the tuning runs of some variants reached, or of all, those of the best settings again included."""
+    found = _read(plan, out, [*plan.tuning_cells(names), *cells_again(plan, out, names)])
+    return {
+        variant.name: found.get(variant.name, {}) for variant in plan.variants if names is None or variant.name in names
+    }
 
 
 def _read(plan: Plan, out: Path, cells: Sequence[CellPlan]) -> Runs:
-    found: dict[str, dict[str, list[float | None]]] = {variant.name: {} for variant in plan.variants}
+    found: dict[str, dict[str, list[float | None]]] = {}
     index, required = index_of(out), is_sealed(out)
     for cell in cells:
         result = index.result(cell, required=required)
         value = None if result is None else _value(plan, cell, result["metrics"])
-        found[cell.variant].setdefault(setting_key(cell.tuned), []).append(value)
+        found.setdefault(cell.variant, {}).setdefault(setting_key(cell.tuned), []).append(value)
     return found
 
 

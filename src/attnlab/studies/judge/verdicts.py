@@ -61,6 +61,7 @@ def verdicts(
     metric: Metric,
     smallest_effect: float,
     looks: Sequence[Look],
+    comparisons: int | None = None,
     confidence: float = 0.95,
     untuned: Collection[str] = (),
     suspect: Collection[str] = (),
@@ -82,6 +83,8 @@ def verdicts(
         Smallest difference that matters, in the metric's unit; 0 if every one does.
     looks : sequence of Look
         When to look, fixed beforehand; a look counts once both variants have finished (or failed) that many seeds.
+    comparisons : int, optional
+        How many comparisons the rules judge, if there are more than are given here.
     confidence : float
         Share of studies in which all intervals of all looks hold.
     untuned : collection of str
@@ -130,7 +133,8 @@ def verdicts(
     if not (math.isfinite(smallest_effect) and smallest_effect >= 0):
         raise SpecError(f"smallest_effect must be a number >= 0 in the metric's unit; got {smallest_effect!r}")
     doubts = _Doubts(frozenset(untuned), frozenset(suspect), target, tuned or {})
-    judge = _Judge(runs, metric, smallest_effect, tuple(looks), 1 - confidence, len(contrasts), doubts, advise)
+    of = comparisons or len(contrasts)
+    judge = _Judge(runs, metric, smallest_effect, tuple(looks), 1 - confidence, of, doubts, advise)
     return tuple(judge.verdict(*contrast) for contrast in contrasts)
 
 

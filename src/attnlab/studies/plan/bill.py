@@ -5,15 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
 from attnlab.core.errors import SpecError
 from attnlab.core.machine import usable_threads
 from attnlab.studies.plan.plan import Plan
-from attnlab.studies.plan.simulation import CHECKPOINTS, DAY_S, START_S, Simulated, simulate
+from attnlab.studies.plan.simulation import CHECKPOINTS, DAY_S, START_S, Lane, Simulated, simulate
 
+FIRST_LOOK = 2
+"""Place among the stages of a variant, after its tuning runs and those of its best settings again."""
 KEPT_BYTES = 2 * 4
 """Bytes a parameter that a run which is done leaves: its last weights and its best, in float32."""
 SIMULATIONS = 20
@@ -92,31 +94,49 @@ def bill(plan: Plan, cores: Sequence[int], *, price: float | None = None, faults
             f"machines that fail {faults:g} times a day do not live long enough for a run: its checkpoints lie "
             f"{stretch:,.0f} s apart"
         )
-    looks = plan.study.rules.looks
-    tuning = [[seconds[cell.variant] for cell in plan.tuning_cells()], known * plan.tried_again]
-    judged = [known * count for count in (looks[0], *(later - look for look, later in itertools.pairwise(looks)))]
-    first = [runs for runs in (*tuning, judged[0]) if runs]
+    every = _lanes(plan, seconds)
+    first = [replace(lane, stages=lane.stages[: FIRST_LOOK + 1]) for lane in every]
     clocks = [simulate(first, slots, faults=faults, seed=seed) for seed in range(SIMULATIONS if faults else 1)]
-    most = simulate([*first, *judged[1:]], slots, faults=faults)
-    repeats = sum(map(len, first)) // len(seconds)
-    under_way = min(at_once, max(map(len, first)))
+    most = simulate(every, slots, faults=faults)
+    runs = [run for lane in first for stage in lane.stages for run in stage]
+    repeats = len(runs) // len(seconds)
+    under_way = min(at_once, sum(max(map(len, lane.stages)) for lane in first))
     parameters = sum(variant.parameters for variant in plan.variants)
     lost = threads * statistics.fmean(one.lost_seconds for one in clocks) / 3600
-    hours = threads * sum(map(sum, first)) / 3600
+    hours = threads * sum(runs) / 3600
     return Bill(
         nodes=len(cores),
         cores=sum(cores),
         at_once=at_once,
-        runs=sum(map(len, first)),
+        runs=len(runs),
         core_hours=hours,
         seconds=statistics.median(one.seconds for one in clocks),
         seconds_range=_nine_of_ten(clocks),
         lost_core_hours=lost,
-        most_runs=sum(map(len, [*first, *judged[1:]])),
+        most_runs=sum(len(stage) for lane in every for stage in lane.stages),
         most_seconds=most.seconds,
         storage_bytes=KEPT_BYTES * repeats * parameters + HELD_BYTES * under_way * parameters // len(seconds),
         price=None if price is None else price * (hours + lost),
     )
+
+
+def _lanes(plan: Plan, seconds: Mapping[str, float]) -> list[Lane]:
+    """The runs of each variant if every look is needed, or of all together where time is judged."""
+    rules, names = plan.study.rules, list(seconds)
+    grid = rules.tuning_runs - plan.tried_again
+    seeds = [rules.looks[0], *(later - look for look, later in itertools.pairwise(rules.looks))]
+    partners: dict[str, set[int]] = {name: set() for name in names}
+    for one, other in plan.study.contrasts:
+        partners[one].add(names.index(other))
+        partners[other].add(names.index(one))
+    lanes = []
+    for name, takes in seconds.items():
+        counts = [grid, plan.tried_again, *(seeds if partners[name] else seeds[:1])]
+        lanes.append(Lane([[takes] * count for count in counts], sorted(partners[name]), FIRST_LOOK))
+    if not plan.judges_time:
+        return lanes
+    stages = itertools.zip_longest(*(lane.stages for lane in lanes), fillvalue=())
+    return [Lane([[run for stage in of_all for run in stage] for of_all in stages])]
 
 
 def _nine_of_ten(clocks: Sequence[Simulated]) -> tuple[float, float]:

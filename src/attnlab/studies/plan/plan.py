@@ -10,7 +10,7 @@ import copy
 import functools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
@@ -185,13 +185,14 @@ class Plan:
         """The sha256 of the task's text; None where the data is generated from the task's own arguments."""
         return self.task.describe().get("sha256")
 
-    def tuning_cells(self) -> list[CellPlan]:
-        """The runs that choose each variant's settings; none where nothing is tuned."""
+    def tuning_cells(self, names: Collection[str] | None = None) -> list[CellPlan]:
+        """The runs that choose the settings of some variants, or of all; none where nothing is tuned."""
         grid = list(self.study.rules.grid())
         if len(grid) < 2:
             return []
         seeds = range(TUNING_SEED, TUNING_SEED + self.study.rules.tune_seeds)
-        return [self._cell(v, seed, tuned) for seed in seeds for tuned in grid for v in self.variants]
+        variants = [variant for variant in self.variants if names is None or variant.name in names]
+        return [self._cell(v, seed, tuned) for seed in seeds for tuned in grid for v in variants]
 
     @property
     def tried_again(self) -> int:
@@ -201,7 +202,7 @@ class Plan:
     def tuning_cells_again(self, settings: Mapping[str, Sequence[Mapping[str, int | float]]]) -> list[CellPlan]:
         """One more tuning run of some settings of each variant."""
         seed = TUNING_SEED + self.study.rules.tune_seeds
-        return [self._cell(v, seed, dict(tuned)) for v in self.variants for tuned in settings[v.name]]
+        return [self._cell(v, seed, dict(tuned)) for v in self.variants for tuned in settings.get(v.name, ())]
 
     def judged_cells(
         self, chosen: Mapping[str, Mapping[str, int | float]], seeds: Mapping[str, int] | None = None
@@ -212,7 +213,7 @@ class Plan:
             self._cell(variant, seed, dict(chosen[variant.name]))
             for seed in range(max(counts.values()))
             for variant in self.variants
-            if seed < counts[variant.name]
+            if seed < counts.get(variant.name, 0)
         ]
 
     def _cell(self, variant: PlannedVariant, seed: int, tuned: dict[str, int | float]) -> CellPlan:

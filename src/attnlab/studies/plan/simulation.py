@@ -7,7 +7,7 @@ import itertools
 import math
 import random
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -29,15 +29,25 @@ class Simulated:
     lost_seconds: float  # of runs, computed once more since they had no checkpoint when their machine failed
 
 
-def simulate(
-    phases: Sequence[Sequence[float]], slots: Sequence[int], *, faults: float = 0.0, seed: int = 0
-) -> Simulated:
-    """Let machines compute runs, phase after phase, in the order given, each where there is room first.
+@final
+@dataclass(frozen=True)
+class Lane:
+    """Hold the runs of a variant, stage by stage: each begins when the one before has ended."""
+
+    stages: Sequence[Sequence[float]]  # seconds of every run
+    partners: Sequence[int] = ()
+    """Other lanes, of which one too must have ended the stage before: comparisons are looked at in pairs."""
+    looks: int | None = None  # from which stage on that counts; by default from none
+
+
+def simulate(lanes: Sequence[Lane], slots: Sequence[int], *, faults: float = 0.0, seed: int = 0) -> Simulated:
+    """Let machines compute runs in the order in which they may begin, each where there is room first.
 
     Parameters
     ----------
-    phases : sequence of sequence of float
-        Seconds of the runs of each phase, which begins when the one before has ended.
+    lanes : sequence of Lane
+        The runs, and what each waits for. Of those that may begin at the same time each lane is given the first, then
+        each the second.
     slots : sequence of int
         How many runs each machine computes at the same time.
     faults : float, default 0.0
@@ -51,16 +61,16 @@ def simulate(
     Simulated
         The clock and what was lost.
     """
-    most = max(map(len, phases), default=0)
+    most = sum(len(stage) for lane in lanes for stage in lane.stages)
     cluster = _Cluster([min(count, most) for count in slots], faults / DAY_S, random.Random(seed))
-    for runs in phases:
-        cluster.compute([_Run(seconds, seconds) for seconds in runs])
+    cluster.compute(_Lanes(lanes))
     return Simulated(cluster.now, cluster.lost)
 
 
 @final
 @dataclass(frozen=True)
 class _Run:
+    lane: int
     whole: float
     left: float
 
@@ -68,7 +78,53 @@ class _Run:
         """What is left from the last checkpoint on."""
         done = self.whole - self.left + max(0.0, seconds - START_S)
         kept = math.floor(CHECKPOINTS * done / self.whole) / CHECKPOINTS * self.whole
-        return _Run(self.whole, min(self.left, self.whole - kept))
+        return _Run(self.lane, self.whole, min(self.left, self.whole - kept))
+
+
+@final
+class _Lanes:
+    """What may begin, as runs end."""
+
+    def __init__(self, lanes: Sequence[Lane]) -> None:
+        self._lanes = lanes
+        self._left, self._ended = [0] * len(lanes), [0] * len(lanes)  # runs of the stage that goes on; stages
+        self._waiting_for: list[list[int]] = [[] for _ in lanes]
+        for number, lane in enumerate(lanes):
+            for partner in lane.partners:
+                self._waiting_for[partner].append(number)
+
+    def first(self) -> list[_Run]:
+        """Runs that may begin at once."""
+        return self._begun(range(len(self._lanes)))
+
+    def after(self, run: _Run) -> list[_Run]:
+        """Runs that may begin since one has ended."""
+        self._left[run.lane] -= 1
+        if self._left[run.lane]:
+            return []
+        self._ended[run.lane] += 1
+        return self._begun([run.lane, *self._waiting_for[run.lane]])
+
+    def _begun(self, numbers: Iterable[int]) -> list[_Run]:
+        """Begin the next stages of lanes that may; the runs of all in turn."""
+        stages, waiting = [], deque(numbers)
+        while waiting:
+            number = waiting.popleft()
+            if not self._may_begin(number):
+                continue
+            stage = self._lanes[number].stages[self._ended[number]]
+            self._left[number] = len(stage)
+            stages.append([_Run(number, seconds, seconds) for seconds in stage])
+            if not stage:
+                self._ended[number] += 1
+                waiting += [number, *self._waiting_for[number]]
+        return [run for turn in itertools.zip_longest(*stages) for run in turn if run]
+
+    def _may_begin(self, number: int) -> bool:
+        lane, at = self._lanes[number], self._ended[number]
+        if self._left[number] or at >= len(lane.stages):
+            return False
+        return lane.looks is None or at <= lane.looks or any(self._ended[one] >= at for one in lane.partners)
 
 
 @final
@@ -87,9 +143,10 @@ class _Cluster:
         for machine in range(len(slots)):
             self._begin_life(machine)
 
-    def compute(self, runs: Sequence[_Run]) -> None:
-        """Compute the runs of a phase."""
-        waiting, left = deque(runs), len(runs)
+    def compute(self, lanes: _Lanes) -> None:
+        """Compute runs until no more may begin."""
+        waiting = deque(lanes.first())
+        left = len(waiting)
         while left:
             self._fill(waiting)
             self.now, number, machine, life, ends = heapq.heappop(self._events)
@@ -99,9 +156,11 @@ class _Cluster:
             elif life < self._lives[machine]:
                 continue
             elif ends:
-                left -= 1
-                del self._running[machine][number]
+                run, _ = self._running[machine].pop(number)
                 self._free.append((machine, life))
+                begun = lanes.after(run)
+                waiting += begun
+                left += len(begun) - 1
             else:
                 waiting.extendleft(self._fail(machine))
 

@@ -6,14 +6,16 @@ import contextlib
 import os
 import re
 import socket
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, final
 
 from attnlab.core.errors import AttnlabError, Interrupted, RunError, SpecError
 from attnlab.core.files import patiently
 from attnlab.core.machine import usable_cores
+from attnlab.core.processes.apart import own_code_in
 from attnlab.studies.run.executor import Job, OnMessage
 from attnlab.studies.run.node import Mailbox, compute_here, place_of
 from attnlab.studies.run.own_code import own_code
@@ -29,6 +31,11 @@ ANSWER_S = 5.0
 SILENCE_S = 120.0
 """How long a cluster may leave a command without an answer until it counts as lost: longer than it takes to notice that
 a node is lost and to start the mailbox on another one. Where the head was started anew Ray itself waits for ever."""
+GATHER_S = 0.1
+"""How long further tasks may end before messages are fetched for all of them: fetching takes as long for one."""
+IN_FLIGHT = 1000
+"""How many jobs are tasks of the cluster at the same time at least, if it has so few cores; others wait here, where it
+costs nothing to look after them."""
 POLL_S = 0.2
 """How often messages are fetched while tasks run."""
 GOES_ON = "every run is at its last checkpoint on disk. The same command goes on from there"
@@ -113,7 +120,10 @@ class Ray:
         return [int(resources.get("CPU", 0)) for resources in _resources(self._ray)]
 
     def run(self, jobs: Sequence[Job], on_message: OnMessage) -> None:
-        """Compute jobs wherever there is room; one whose process or node is lost goes on from its last checkpoint."""
+        """Compute jobs wherever there is room, those that are appended meanwhile too.
+
+        One whose process or node is lost goes on from its last checkpoint.
+        """
         running = _Running(self._ray, jobs, self._mailbox, on_message, travels=self._address != HERE)
         try:
             running.to_the_end()
@@ -129,27 +139,53 @@ class Ray:
 
 @final
 class _Running:
-    """Follow the tasks of jobs until the last of them has ended."""
+    """Follow the tasks of jobs, of which more may come, until the last of them has ended."""
 
     def __init__(self, ray: Any, jobs: Sequence[Job], mailbox: Any, on_message: OnMessage, *, travels: bool) -> None:
         self._ray, self._mailbox, self._on_message = ray, mailbox, on_message
-        self._jobs = [_seen_from_anywhere(job) for job in jobs]
+        self._given, self._travels = jobs, travels
+        self._jobs: list[Job] = []  # those that were given so far, as nodes see them
         self._task = ray.remote(max_retries=0)(compute_here)
-        self._own_code = ray.put(own_code(jobs) if travels else {})
-        self._lost = [0] * len(jobs)
-        self._reached, self._before = [0] * len(jobs), [-1] * len(jobs)  # steps: so far, and when last lost
+        self._tasks: dict[tuple[Any, ...], Any] = {}  # by what a job asks of its node
+        self._code_of, self._files = set[str](), dict[str, bytes]()  # whose code travels, and its files
+        self._own_code = ray.put(self._files)
+        self._places: dict[tuple[str, str], dict[str, str | None]] = {}  # by folder of a study and its store
+        self._lost: Counter[int] = Counter()
+        self._reached: Counter[int] = Counter()  # steps so far
+        self._before: dict[int, int] = {}  # steps when last lost
         self._number: dict[Any, int] = {}
+        self._waiting: deque[int] = deque()
+        self._most = IN_FLIGHT
 
     def to_the_end(self) -> None:
         """Start a task for every job, and pass on what happens."""
-        self._check_room()
-        for number in range(len(self._jobs)):
-            self._start(number)
-        while self._number:
-            done, _ = self._ray.wait(list(self._number), num_returns=1, timeout=POLL_S)
+        self._take()
+        while self._number or self._waiting:
+            while self._waiting and len(self._number) < self._most:
+                self._start(self._waiting.popleft())
+            tasks = list(self._number)
+            self._ray.wait(tasks, num_returns=1, timeout=POLL_S)
+            done, _ = self._ray.wait(tasks, num_returns=len(tasks), timeout=GATHER_S)
             self._pass_on()
             for task in done:
                 self._end(task, self._number.pop(task))
+            self._take()
+
+    def _take(self) -> None:
+        """Take the jobs that were given since; refuse what no node has room for."""
+        new = [_seen_from_anywhere(job) for job in self._given[len(self._jobs) :]]
+        if not new:
+            return
+        nodes = _resources(self._ray)
+        self._most = max(IN_FLIGHT, int(2 * sum(node.get("CPU", 0) for node in nodes)))
+        _check_room(new, nodes)
+        names = {*own_code_in([job.specs for job in new])} if self._travels else set()
+        if names - self._code_of:
+            self._code_of |= names
+            self._files |= own_code(new)
+            self._own_code = self._ray.put(self._files)
+        self._waiting += range(len(self._jobs), len(self._jobs) + len(new))
+        self._jobs += new
 
     def interrupt(self) -> None:
         """Ask every task that has not ended for a checkpoint and an end, and wait until they have."""
@@ -159,20 +195,17 @@ class _Running:
             self._ray.cancel(task, recursive=False)
         self._ray.wait(list(self._number), num_returns=len(self._number), timeout=INTERRUPT_PATIENCE_S)
 
-    def _check_room(self) -> None:
-        """Refuse jobs that no node has the cores for."""
-        nodes = _resources(self._ray)
-        for needs in map(_needs, self._jobs):
-            if not any(all(node.get(name, 0) >= amount for name, amount in needs.items()) for node in nodes):
-                words = " and ".join(f"{amount} {name}" for name, amount in needs.items() if amount)
-                raise RunError(f"no node of the cluster has the {words} that a run needs")
-
     def _start(self, number: int) -> None:
         job = self._jobs[number]
-        needs = _needs(job)
-        how = {"num_cpus": needs["CPU"], "num_gpus": needs["GPU"], "runtime_env": {"env_vars": _environment(job)}}
-        task = self._task.options(**how).remote(number, asdict(job), place_of(job), self._mailbox, self._own_code)
-        self._number[task] = number
+        needs, study, variables = _needs(job), (job.study, job.store), _environment(job)
+        if study not in self._places:
+            self._places[study] = place_of(job)
+        kind = (*needs.items(), *variables.items())
+        if kind not in self._tasks:  # Ray takes a millisecond to read what is asked for
+            how = {"num_cpus": needs["CPU"], "num_gpus": needs["GPU"], "runtime_env": {"env_vars": variables}}
+            self._tasks[kind] = self._task.options(**how)
+        given = (number, vars(job), self._places[study], self._mailbox, self._own_code)
+        self._number[self._tasks[kind].remote(*given)] = number
 
     def _pass_on(self) -> None:
         for number, message in self._ray.get(self._mailbox.take.remote(), timeout=SILENCE_S):
@@ -191,7 +224,6 @@ class _Running:
                 return
             words = f"its process was lost {LOSSES} times at the same step: {_first_line(error)}"
             messages = [{"kind": BROKEN, "error": words}]
-        self._pass_on()
         self._take_over(self._jobs[number])
         for message in messages:
             self._on_message(number, message)
@@ -206,7 +238,8 @@ class _Running:
     def _starts_again(self, number: int, *, process_lost: bool) -> bool:
         """Start a lost job again, unless its process was lost too often; a lost node is no fault of the job's."""
         if process_lost:
-            self._lost[number] = 1 if self._reached[number] > self._before[number] else self._lost[number] + 1
+            further = self._reached[number] > self._before.get(number, -1)
+            self._lost[number] = 1 if further else self._lost[number] + 1
             self._before[number] = self._reached[number]
         if self._lost[number] >= LOSSES:
             return False
@@ -237,6 +270,14 @@ def _seen_from_anywhere(job: Job) -> Job:
     return replace(
         job, folders=tuple(map(os.path.abspath, job.folders)), study=job.study and os.path.abspath(job.study)
     )
+
+
+def _check_room(jobs: Sequence[Job], nodes: Sequence[Mapping[str, float]]) -> None:
+    """Refuse jobs that no node has room for."""
+    for needs in {tuple(_needs(job).items()): _needs(job) for job in jobs}.values():
+        if not any(all(node.get(name, 0) >= amount for name, amount in needs.items()) for node in nodes):
+            words = " and ".join(f"{amount} {name}" for name, amount in needs.items() if amount)
+            raise RunError(f"no node of the cluster has the {words} that a run needs")
 
 
 def _needs(job: Job) -> dict[str, int]:

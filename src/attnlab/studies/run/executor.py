@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self, final
 
@@ -39,7 +39,10 @@ class Executor(Protocol):
     """Compute jobs somewhere."""
 
     def run(self, jobs: Sequence[Job], on_message: OnMessage) -> None:
-        """Compute jobs to their ends and tell what happens; a job that breaks ends with a message ``broken``."""
+        """Compute jobs to their ends and tell what happens; a job that breaks ends with a message ``broken``.
+
+        While it runs `on_message` may append to `jobs`; an executor that does not look again is given those anew.
+        """
         ...
 
 
@@ -80,10 +83,20 @@ class LocalProcesses:
         self._pool = None
 
     def run(self, jobs: Sequence[Job], on_message: OnMessage) -> None:
-        """Compute jobs as processes become free."""
+        """Compute jobs as processes become free, those that are appended meanwhile too."""
         if self._pool is None:
             self._pool = self._open.enter_context(Pool(*self._shape))
-        self._pool.run([asdict(job) for job in jobs], on_message)
+        requests: list[Mapping[str, Any]] = []
+
+        def take() -> None:
+            requests.extend(vars(job) for job in jobs[len(requests) :])
+
+        def tell(number: int, message: Mapping[str, Any]) -> None:
+            on_message(number, message)
+            take()
+
+        take()
+        self._pool.run(requests, tell)
 
 
 @final
@@ -91,7 +104,7 @@ class InProcess:
     """Compute jobs one after another in this process; a crash of compiled code ends it."""
 
     def run(self, jobs: Sequence[Job], on_message: OnMessage) -> None:
-        """Compute jobs in their order."""
+        """Compute jobs in their order, those that are appended meanwhile too."""
         import torch
 
         threads = torch.get_num_threads()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import platform
 from collections import deque
@@ -40,10 +41,6 @@ class Mailbox:
         """Leave a message."""
         self._waiting.append((number, message))
 
-    def has_all(self) -> bool:
-        """Answer who asks: the messages of a sender come in order, so those before have come."""
-        return True
-
     def take(self) -> list[tuple[int, dict[str, Any]]]:
         """Take all messages that are there."""
         taken = list(self._waiting)
@@ -65,6 +62,7 @@ def _mark(job: Job) -> str | None:
     return mark.read_text() if job.study and mark.exists() else None
 
 
+@functools.cache
 def _versions() -> dict[str, str]:
     return {"Python": platform.python_version(), **{name: version(name) for name in ("attnlab", "torch")}}
 
@@ -86,18 +84,23 @@ def compute_here(
     if mirror:
         folders = tuple(str(mirror.folder / Path(folder).relative_to(wanted.study)) for folder in wanted.folders)
         wanted = replace(wanted, folders=folders, study=str(mirror.folder))
+    sent: list[Any] = []  # the last message
+
+    def send(message: Mapping[str, Any]) -> None:
+        sent[:] = [mailbox.put.remote(number, dict(message))]
+
     try:
         with contextlib.ExitStack() as held:
             for folder in map(Path, wanted.folders):
                 patiently(lambda folder=folder: held.enter_context(_taken(folder, mirror)))
-            return [*compute(wanted, lambda message: mailbox.put.remote(number, dict(message)))]
+            return [*compute(wanted, send)]
     except (Interrupted, KeyboardInterrupt):
         return []
     except Exception as error:
         return [{"kind": BROKEN, "error": in_words(error)}]
     finally:
         with contextlib.suppress(ray.exceptions.RayError):
-            ray.get(mailbox.has_all.remote())
+            ray.get(sent)  # they come in order, so those before have come
 
 
 def check_node(job: Job, place: Mapping[str, str | None]) -> None:

@@ -123,12 +123,14 @@ class Pool:
         return Worker(number, self._threads, self._inbox, self._log)
 
     def run(self, requests: Sequence[Mapping[str, Any]], on_message: OnMessage) -> None:
-        """Run all requests, in order, as workers become free."""
-        waiting = deque(enumerate(requests))
-        served = 0
+        """Run all requests, in order, as workers become free; `on_message` may append to them."""
+        waiting: deque[tuple[int, Mapping[str, Any]]] = deque()
+        taken = served = 0
         try:
-            self._hand_out(waiting)
             while served < len(requests):
+                waiting.extend((number, requests[number]) for number in range(taken, len(requests)))
+                taken = len(requests)
+                self._hand_out(waiting)
                 worker, message = self._next_message()
                 if worker is not self._workers[worker.number]:  # one that made room for another
                     continue
@@ -143,7 +145,6 @@ class Pool:
                     if message["kind"] in FINAL:
                         served += 1
                         worker.request = None
-                self._hand_out(waiting)
         except KeyboardInterrupt:
             self._interrupt()
             raise Interrupted(
@@ -169,11 +170,12 @@ class Pool:
             if not waiting or worker.request is not None:
                 continue
             first = worker.runs_own_code is None
-            fits = [one for one in waiting if first or not (worker.runs_own_code or one[1]["apart"])]
-            if not fits:
+            fits = (one for one in waiting if first or not (worker.runs_own_code or one[1]["apart"]))
+            chosen = next(fits, None)
+            if chosen is None:
                 worker.apart.end()
                 self._workers[number] = self._start(number)
-            chosen = (fits or waiting)[0]
+                chosen = waiting[0]
             waiting.remove(chosen)
             self._workers[number].ask(*chosen)
 

@@ -45,14 +45,18 @@ class OnRanks:
     meeting: Meeting | None = None
 
     def run(self, jobs: Sequence[Job], on_message: OnMessage) -> None:
-        """Compute jobs of one device, then the cells of the others one after another."""
-        settled = [replace(job, setting={**job.setting, "devices": self._count(job)}) for job in jobs]
-        alone = [number for number, job in enumerate(settled) if job.setting["devices"] == 1]
-        if alone:
-            self.others.run([settled[number] for number in alone], lambda place, one: on_message(alone[place], one))
-        for number, job in enumerate(settled):
-            if number not in alone:
-                self._run(job, lambda message, number=number: on_message(number, message))
+        """Compute jobs of one device, then the cells of the others one after another, until no more are appended."""
+        taken = 0
+        while taken < len(jobs):
+            settled = [replace(job, setting={**job.setting, "devices": self._count(job)}) for job in jobs[taken:]]
+            numbers, taken = range(taken, len(jobs)), len(jobs)
+            alone = [number for number, job in zip(numbers, settled, strict=True) if job.setting["devices"] == 1]
+            if alone:
+                ours = [settled[number - numbers[0]] for number in alone]
+                self.others.run(ours, lambda place, one, alone=alone: on_message(alone[place], one))
+            for number, job in zip(numbers, settled, strict=True):
+                if number not in alone:
+                    self._run(job, lambda message, number=number: on_message(number, message))
 
     def _count(self, job: Job) -> int:
         return self.devices or max(devices_of(spec["recipe"]) for spec in job.specs)

@@ -231,6 +231,12 @@ class LaterRecords(Sequence[Mapping[str, Any]]):
         """The record at a place, or those of a slice."""
         return self._records[place]
 
+    def __eq__(self, other: object) -> bool:
+        """Whether other records are the same ones."""
+        return isinstance(other, LaterRecords) and self._records == other._records
+
+    __hash__ = None  # pyrefly: ignore
+
 
 @contextlib.contextmanager
 def mendable(folder: Path) -> Iterator[None]:
