@@ -85,7 +85,7 @@ class Convention:
     """Which element of what is returned is the output; None: the returned tensor, or the first of several."""
     pad_token: int | None = None  # the token that means padding: where it stands in an input it is replaced by another
     returned_in: str | None = None  # key of `layouts.LAYOUTS` in which the output comes back; None: as the input
-    flat: bool = False  # whether the output is (batch * length, d_out), as losses want it
+    flat: bool = False  # whether the output is (batch * length, d_out), or (batch * length), as losses want it
     over_memory: Convention | None = None
     """How it is called with its memory as the input and a fixed sequence that asks; None where no mask is over it."""
     padded_see_themselves: bool = False
@@ -266,7 +266,8 @@ class Convention:
             return output[:, None]
         if self.pooled:  # perhaps as a sequence of one
             return back(output).squeeze(1) if output.dim() == dims == 3 and back(output).size(1) == 1 else output
-        if self.flat and output.dim() == 2:
+        if self.flat and output.dim() in (1, 2):
+            output = output[:, None] if output.dim() == 1 else output  # one number a position
             return output.unflatten(0, (x.size(0), -1)) if len(output) % x.size(0) == 0 else output
         if output.dim() == 2:  # one number per position
             output = output.unsqueeze(1 if (self.returned_in or self.layout) == "channels-first" else 2)

@@ -566,7 +566,7 @@ def find_output(returned: Any, convention: Convention, x: Tensor) -> tuple[Any, 
     found, given = elements(returned), laid_out(x, convention.layout)
     made = {key: each for key, each in found.items() if not (isinstance(each, Tensor) and is_same(each, given))}
     for key, value in (made or found).items():  # what was given comes back beside what was made of it
-        flat = isinstance(value, Tensor) and value.dim() == 2 and len(value) == x.size(0) * x.size(1)
+        flat = isinstance(value, Tensor) and value.dim() in (1, 2) and len(value) == x.size(0) * x.size(1)
         for pooled in (False, True):
             try:
                 output = replace(convention, output=key, pooled=pooled, flat=flat).output_in({key: value}, x)
