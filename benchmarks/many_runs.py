@@ -19,7 +19,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 from unittest.mock import patch
 
 from attnlab.core.files import write_json
@@ -27,6 +27,7 @@ from attnlab.core.machine import environment
 from attnlab.studies import InProcess, parse_study, read_results, run_study, write_report
 from attnlab.studies.judge.collect import load_plan
 from attnlab.studies.judge.tuning import chosen_settings
+from attnlab.studies.run.executor import Job, OnMessage
 from attnlab.training.keeping.result import Result, read_result, write_result
 from attnlab.training.keeping.runs import METRICS, SPEC
 
@@ -56,8 +57,7 @@ def fill(out: Path, variants: int, seeds: int) -> None:
     """Make the folder of a finished study."""
     with patch("attnlab.core.files.synchronize"), patch("attnlab.training.keeping.runs.synchronize"):
         wanted = study(variants, seeds)
-        with patch("attnlab.studies.execute.so_far", side_effect=_first_seeds):
-            run_study(wanted, out, executor=InProcess())
+        run_study(wanted, out, executor=FirstSeeds())
         plan = load_plan(out)
         for cell in plan.judged_cells(chosen_settings(plan, out)):
             folder, first = out / cell.folder, (out / cell.folder).with_name("seed-0")
@@ -69,9 +69,17 @@ def fill(out: Path, variants: int, seeds: int) -> None:
             write_result(folder, _another(read_result(first), cell.seed))
 
 
-def _first_seeds(plan: Any, chosen: Any, _: Path) -> Any:
-    """The runs of seed 0 alone, which are trained."""
-    return plan.judged_cells(chosen, dict.fromkeys(chosen, 1)), None
+@final
+class FirstSeeds:
+    """Compute the runs of seed 0, and leave all others."""
+
+    def run(self, jobs: Sequence[Job], on_message: OnMessage) -> None:
+        """Compute the jobs that hold seed 0."""
+        own = {
+            number: job for number, job in enumerate(jobs) if any(Path(each).name == "seed-0" for each in job.folders)
+        }
+        numbers = list(own)
+        InProcess().run(list(own.values()), lambda number, message: on_message(numbers[number], message))
 
 
 def _another(result: Result | None, seed: int) -> Result:

@@ -11,7 +11,7 @@ from tests.studies.test_execute import numbers, seeds_on_disk
 from attnlab.studies.define.study import parse_study
 from attnlab.studies.execute import run_study
 from attnlab.studies.judge.asking import SeedsAsked
-from attnlab.studies.run.executor import InProcess, compute
+from attnlab.studies.run.executor import InProcess
 
 
 class Drawn:
@@ -30,8 +30,7 @@ class Drawn:
             number = min(left, key=lambda one: self.choose(jobs[one]))
             left.remove(number)
             self.order += ["/".join(folder.rsplit("/", 3)[1:]) for folder in jobs[number].folders]
-            for message in compute(jobs[number], lambda message, number=number: on_message(number, message)):
-                on_message(number, message)
+            InProcess().run([jobs[number]], lambda _, message, number=number: on_message(number, message))
 
 
 class Once:

@@ -13,6 +13,7 @@ from torch import nn
 from attnlab.core.contracts import Batch
 from attnlab.core.errors import Interrupted, ModuleError, SpecError
 from attnlab.training import load_model_weights, read_failure, read_metrics, read_result, train
+from attnlab.training.speed import choosing
 from attnlab.training.together.together import train_together
 
 NEAR = {"rtol": 1e-4, "atol": 1e-5}
@@ -283,7 +284,8 @@ def test_one_seed_too_few():
 # ---- settings ----
 
 
-def test_one_setting_is_chosen_for_all():
+def test_one_setting_is_chosen_for_all(monkeypatch):
+    monkeypatch.setattr(choosing, "multiplies_bf16", lambda device: True)
     recipes = [recipe(60, precision="auto")] * 2
     _, results = together([lambda seed=seed: tiny_model(seed=seed) for seed in range(2)], TinyTask(), recipes)
     assert len({(result.precision, result.setting_reason) for result in results}) == 1
