@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import socket
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
+from attnlab.cli import WRONG_USE, call
 from attnlab.core.errors import RunError, SpecError
 from attnlab.core.files import read_json
 from attnlab.core.machine import usable_cores
 from attnlab.studies.define.study import parse_study
 from attnlab.studies.execute import run_study
-from attnlab.studies.run import cluster
+from attnlab.studies.plan.plan import plan_study
+from attnlab.studies.run import cluster, node
 from attnlab.studies.run.cluster import Ray
 from attnlab.studies.run.executor import InProcess, Job
 
@@ -39,9 +44,14 @@ class Dies(nn.Module):
 
 @pytest.fixture(scope="module")
 def ray():
-    pytest.importorskip("ray")
-    with Ray() as executor:
-        yield executor
+    """A cluster on this machine, with a GPU in name."""
+    init, executor = pytest.importorskip("ray").init, Ray()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("ray.init", functools.partial(init, num_gpus=1))
+        patched.setenv("CUDA_VISIBLE_DEVICES", "0")
+        executor.__enter__()
+    yield executor
+    executor.__exit__()
 
 
 def study(variants, seeds=1):
@@ -125,10 +135,159 @@ def test_the_cores_of_a_cluster_are_those_of_its_nodes(ray):
     assert ray.cores() == [usable_cores()]
 
 
-def test_a_study_that_needs_more_than_any_node_has_is_refused(ray, tmp_path):
-    job = Job((str(tmp_path / "mine" / "seed-0"),), ({},), threads=10_000, device="cpu")
-    with pytest.raises(RunError, match="no node of the cluster has the 10000 CPU that a run needs"):
-        ray.run([job], lambda *_: None)
+def job_of(tmp_path, **how):
+    return Job(
+        (str(tmp_path / "mine" / "seed-0"),), ({},), **{"threads": 1, "device": "cpu", "study": str(tmp_path), **how}
+    )
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        (
+            {"threads": 10_000},
+            r"has the 10000 CPU and 0\.4 GB of memory that mine/seed-0 needs; nodes have at most \d+ CPU",
+        ),
+        (
+            {"trained_bytes": 1e15},
+            r"has the 1 CPU and 1,000,000\.4 GB of memory that .* at most \d+ CPU and [\d.]+ GB of",
+        ),
+        (
+            {"device": "cuda", "threads": 10_000, "study": ""},
+            "has the 10000 CPU and 1 GPU and .* that a run needs; .* and 1 GPU and",
+        ),
+    ],
+)
+def test_a_run_that_needs_more_than_any_node_has_is_refused_before_any_starts(
+    ray, how, sentence, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(cluster, "compute_here", lambda *_: (tmp_path / "begun").touch())
+    monkeypatch.setattr(ray, "_gpus", [])
+    with pytest.raises(RunError, match=f"no node of the cluster {sentence}"):
+        ray.run([job_of(tmp_path), job_of(tmp_path, **how)], lambda *_: None)
+    assert not (tmp_path / "begun").exists()
+
+
+def asks(number, job, *_):
+    """What Ray gave the process of a job, once as many others run as the job's setting says."""
+    import os
+    import time
+    from pathlib import Path
+
+    import ray
+
+    Path(job["folders"][0], str(number)).touch()
+    until = time.monotonic() + 60
+    while len(list(Path(job["folders"][0]).iterdir())) < job["setting"]["beside"] and time.monotonic() < until:
+        time.sleep(0.05)
+    given = ray.get_runtime_context().get_assigned_resources()
+    seen = {"gpus": os.environ.get("CUDA_VISIBLE_DEVICES"), "process": os.getpid()}
+    return [{"kind": "told", **seen, "given": given, "beside": len(list(Path(job["folders"][0]).iterdir()))}]
+
+
+def told(ray, tmp_path, monkeypatch, count=1, **how):
+    """What the processes of so many equal jobs were given."""
+    (tmp_path / "begun").mkdir()
+    by_value = lambda *given, asks=asks: asks(*given)  # noqa: E731 - a node has no tests to import
+    monkeypatch.setattr(cluster, "compute_here", by_value)
+    job = Job((str(tmp_path / "begun"),), ({},), **{"threads": 1, "device": "cpu", "setting": {"beside": 1}, **how})
+    found = []
+    ray.run([job] * count, lambda _, message: found.append(message))
+    return found
+
+
+def test_runs_that_need_little_share_a_gpu_see_it_and_leave_no_process_on_it(ray, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray, "_gpus", [(80 * 10**9, 10**9)])
+    found = told(ray, tmp_path, monkeypatch, 3, device="cuda", trained_bytes=8e9, setting={"beside": 2})
+    assert [one["given"]["GPU"] for one in found] == [6 / 16] * 3  # of 29 GB
+    assert {one["gpus"] for one in found} == {"0"}
+    assert min(one["beside"] for one in found) == 2
+    assert len({one["process"] for one in found}) == 3
+
+
+def test_a_run_on_the_cpu_asks_for_memory_and_no_gpu(ray, tmp_path, monkeypatch):
+    (found,) = told(ray, tmp_path, monkeypatch, trained_bytes=0.2e9)
+    assert found["given"] == {"CPU": 1, "memory": 1_100_000_000}
+
+
+@pytest.mark.parametrize(
+    ("trained_bytes", "most", "memory"),
+    [
+        (0.0, 16e9, 0.4e9),
+        (0.01e9, 16e9, 0.5e9),
+        (4e9, 16e9, 14.4e9),
+        (8e9, 16e9, 16e9),  # a step may take 28.4, and need not
+        (16e9, 16e9, 16.4e9),  # more than a node has: it will be refused
+    ],
+)
+def test_a_run_asks_for_what_a_step_may_take_and_at_most_for_a_node(trained_bytes, most, memory):
+    assert cluster.memory_of(trained_bytes, most) == memory
+
+
+@pytest.mark.parametrize(
+    ("trained_bytes", "gpus", "share"),
+    [
+        (0.0, [(80_000, 100)], 1 / 16),
+        (1_400.0, [(80_000, 100)], 1 / 16),  # 5,000 of 80,000
+        (1_401.0, [(80_000, 100)], 2 / 16),
+        (
+            1_401.0,
+            [(80_000, 100), (24_000, 900)],
+            4 / 16,
+        ),  # 0.209 of the smallest; what a process takes, of the emptiest
+        (22_800.0, [(80_000, 100)], 1.0),
+        (1e9, [(80_000, 100)], 1.0),
+        (1.0, [], 1.0),
+        (None, [(80_000, 100)], 1.0),
+    ],
+)
+def test_the_share_of_a_gpu_follows_from_measured_memory(trained_bytes, gpus, share):
+    assert cluster.share_of(trained_bytes, gpus) == share
+
+
+def test_nodes_tell_what_gpus_they_have(ray, tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster, "gpus_here", lambda: [(24 * 10**9, 10**9)])
+    monkeypatch.setattr(ray, "_gpus", None)
+    (found,) = told(ray, tmp_path, monkeypatch, device="cuda", trained_bytes=1e9)
+    assert found["given"]["GPU"] == 3 / 16  # 4.5 GB
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_where_no_gpu_tells_its_memory_a_run_asks_for_a_whole_one(ray, monkeypatch, tmp_path):
+    monkeypatch.setattr(ray, "_gpus", None)
+    assert ray._needs(job_of(tmp_path, device="cuda", trained_bytes=1.0), 1e9) == {"CPU": 1, "GPU": 1, "memory": 4e8}
+
+
+def test_what_gpus_a_node_has_is_read_off_what_its_process_prints(monkeypatch):
+    monkeypatch.setattr(
+        node, "TELLS_GPUS", "import os; print([[60, 80], [70, 80]], end=os.environ.get('CUDA_VISIBLE_DEVICES', ''))"
+    )
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert node.gpus_here() == [(80, 20), (80, 10)]
+    monkeypatch.setattr(node, "TELLS_GPUS", "raise RuntimeError('no context')")
+    assert node.gpus_here() == []
+
+
+def test_a_job_says_what_its_runs_keep_together(tmp_path):
+    variants = {"plain": {}, "attention": {"mixer": "attention"}}
+    given = []
+    taking = SimpleNamespace(run=lambda jobs, _: given.extend(jobs))
+    run_study(study(variants, seeds=2), tmp_path, together=2, executor=taking)
+    planned = {variant.name: variant for variant in plan_study(study(variants)).variants}
+    counted = {name: 2 * (one.activation_bytes + 16 * one.parameters) for name, one in planned.items()}
+    assert {Path(job.folders[0]).parent.name: job.trained_bytes for job in given} == counted
+    assert len(set(counted.values())) == 2
+
+
+@pytest.mark.parametrize("share", [0, -0.5, 0.00001, 1.5, float("nan")])
+def test_what_is_no_share_of_a_gpu_is_refused(share):
+    with pytest.raises(SpecError, match=f"--gpu-share must be from 0.0001 to 1; got {share}"):
+        Ray("auto", gpu_share=share)
+
+
+def test_a_share_of_a_gpu_is_of_a_cluster(capsys):
+    assert call(["run", "parts", "--gpu-share", "0.5"]) == WRONG_USE
+    assert "--gpu-share is of the GPUs of a cluster; name one with --on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -154,7 +313,7 @@ def test_a_cluster_that_gives_no_answer_counts_as_lost(ray, monkeypatch, tmp_pat
 def test_a_node_that_is_lost_is_no_fault_of_the_run_and_a_process_is(tmp_path, monkeypatch):
     job = Job((str(tmp_path / "mine" / "seed-0"),), ({},), threads=1, device="cpu")
     no_ray = SimpleNamespace(remote=lambda **_: lambda function: function, put=lambda content: content)
-    running = cluster._Running(no_ray, [job], None, print, travels=False)
+    running = cluster._Running(no_ray, [job], None, print, needs=dict, travels=False)
     monkeypatch.setattr(running, "_start", lambda number: None)
     assert all(running._starts_again(0, process_lost=False) for _ in range(9))
     assert [running._starts_again(0, process_lost=True) for _ in range(3)] == [True, True, False]

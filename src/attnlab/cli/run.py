@@ -28,6 +28,7 @@ def run(
     nodes: Whole = 1,
     rendezvous: str | None = None,
     on: str | None = None,
+    gpu_share: float | None = None,
     track: str = "",
     json: bool = False,
 ) -> int:
@@ -63,6 +64,9 @@ def run(
         A Ray cluster that computes the runs (needs the extra ``attnlab[cluster]``): ``ray``, one on this machine for as
         long as the study runs; ``auto``, the one that is there; or ``ray://HOST:PORT``. Processes of this machine by
         default.
+    gpu_share : float, optional
+        Which part of a GPU each task on CUDA asks the cluster for, up to 1; by default what its runs need of the
+        smallest one, by their measured memory.
     track : str
         Also show every run in ``tensorboard``, ``trackio``, ``wandb`` or ``mlflow``, several with commas between them;
         each is an extra, such as ``attnlab[wandb]``.
@@ -89,7 +93,7 @@ def run(
         if meeting is not None and meeting.number > 0:
             follow_first(meeting, folder, console)
             return 0
-        executor, watcher = held.enter_context(cluster_named(on)), held.enter_context(watched)
+        executor, watcher = held.enter_context(cluster_named(on, gpu_share)), held.enter_context(watched)
         how: dict[str, Any] = {"device": device, "jobs": jobs, "together": together, "like": like, "devices": devices}
         trackers = [name.strip() for name in track.split(",") if name.strip()]
         places: dict[str, Any] = {"executor": executor, "meeting": meeting}
@@ -98,13 +102,15 @@ def run(
     return int(any(alarm.check == "failed" for alarm in results.alarms))
 
 
-def cluster_named(on: str | None) -> contextlib.AbstractContextManager[Any]:
+def cluster_named(on: str | None, gpu_share: float | None = None) -> contextlib.AbstractContextManager[Any]:
     """The cluster that computes runs, if one was named."""
     if on is None:
+        if gpu_share is not None:
+            raise SpecError("--gpu-share is of the GPUs of a cluster; name one with --on")
         return contextlib.nullcontext()
     from attnlab.studies.run.cluster import Ray
 
-    return Ray(on)
+    return Ray(on, gpu_share)
 
 
 def machines_met(nodes: int, rendezvous: str | None, folder: Path) -> contextlib.AbstractContextManager[Any]:

@@ -20,7 +20,16 @@ from attnlab.studies.plan.plan import CellPlan, Plan, plan_study
 from attnlab.studies.run.executor import Executor, Job, LocalProcesses, computes_elsewhere
 from attnlab.studies.run.folder import CLOCK, is_sealed, prepare, recorded_setting
 from attnlab.studies.run.index import index_of
-from attnlab.studies.run.layout import WORKERS_LOG, Layout, Wishes, bounded, layout_for, require_room
+from attnlab.studies.run.layout import (
+    WORKERS_LOG,
+    Layout,
+    Wishes,
+    bounded,
+    layout_for,
+    needs_own_time,
+    require_room,
+    trained_bytes,
+)
 from attnlab.studies.run.mirrored import holding, send_all
 from attnlab.studies.run.pool import BROKEN
 from attnlab.studies.run.ranks import on_ranks, wanted_ranks
@@ -103,7 +112,8 @@ def run_study(
     Interrupted
         After Ctrl-C.
     """
-    wishes = Wishes(device, jobs, together, None if like is None else local(like))
+    elsewhere = computes_elsewhere(executor)
+    wishes = Wishes(device, jobs, together, None if like is None else local(like), elsewhere)
     require_device(device, "auto")
     wishes.check()
     check_trackers(trackers)
@@ -119,7 +129,7 @@ def run_study(
             watcher.alarms([Alarm("not sent", None, text)])
 
     with contextlib.ExitStack() as held:
-        out, mirror = held.enter_context(holding(out, trains=not computes_elsewhere(executor), say=say))
+        out, mirror = held.enter_context(holding(out, trains=not elsewhere, say=say))
         prepare(plan, out)
         layout = layout_for(plan, out, wishes)
         if mirror:
@@ -127,7 +137,9 @@ def run_study(
         if executor is None:
             executor = held.enter_context(LocalProcesses(layout.workers, layout.threads, out / WORKERS_LOG))
         executor = on_ranks(executor, ranks, devices, meeting=meeting, device=layout.device, out=out)
-        how: dict[str, Any] = {"in_phases": plan.judges_time, "trackers": trackers, "watcher": watcher}
+        alone = layout.device == "cuda" and needs_own_time(plan)  # it asks for a whole GPU
+        sizes = {} if alone else {variant.name: trained_bytes(variant) for variant in plan.variants}
+        how: dict[str, Any] = {"sizes": sizes, "in_phases": plan.judges_time, "trackers": trackers, "watcher": watcher}
         how["in_turns"] = ranks == 1 and _times_in_turns(plan, executor)
         stages = patiently(lambda: Stages(plan, out))
         _Course(executor, out, layout, stages, store=mirror.store.url if mirror else "", **how).to_the_end()
@@ -169,13 +181,14 @@ class _Course:
         stages: Stages,
         *,
         store: str,
+        sizes: Mapping[str, float],
         in_phases: bool,
         in_turns: bool,
         trackers: Sequence[str],
         watcher: Watcher | None,
     ) -> None:
         self._executor, self._out, self._layout, self._watcher = executor, out, layout, watcher
-        self._stages, self._store, self._trackers = stages, store, tuple(trackers)
+        self._stages, self._store, self._trackers, self._sizes = stages, store, tuple(trackers), sizes
         self._in_phases, self._in_turns, self._tried = in_phases, in_turns, set[str]()
         self._cohorts: list[Sequence[CellPlan]] = []  # that are computed or wait for it
         self._jobs: list[Job] = []  # of the cohorts
@@ -308,6 +321,7 @@ class _Course:
             study=str(self._out.absolute()),
             store=self._store,
             setting=self._layout.settings.get(cohort[0].variant, {}),
+            trained_bytes=sum(self._sizes[cell.variant] for cell in cohort) if self._sizes else None,
         )
 
     def _tell(self, cell: CellPlan, message: Mapping[str, Any]) -> None:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import socket
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, final
 
 from attnlab.core.errors import AttnlabError, Interrupted, RunError, SpecError
 from attnlab.core.files import patiently
-from attnlab.core.machine import usable_cores
+from attnlab.core.machine import GIGA, usable_cores
 from attnlab.core.processes.apart import own_code_in
 from attnlab.studies.run.executor import Job, OnMessage
-from attnlab.studies.run.node import Mailbox, compute_here, place_of
+from attnlab.studies.run.layout import WORKER_BYTES
+from attnlab.studies.run.node import TELL_S, Mailbox, compute_here, gpus_here, place_of
 from attnlab.studies.run.own_code import own_code
 from attnlab.studies.run.pool import BROKEN, INTERRUPT_PATIENCE_S
 from attnlab.studies.storage.mirror import Mirror
@@ -38,6 +40,14 @@ IN_FLIGHT = 1000
 costs nothing to look after them."""
 POLL_S = 0.2
 """How often messages are fetched while tasks run."""
+MEMORY_STEP = 100_000_000
+"""Bytes of memory are asked for in such steps: for each other amount that is asked for Ray queues anew."""
+PEAK = 3.5
+"""How many times the counted bytes a step may take: 1.3 (a decoder) to 3.3 (convolutions) were measured on a CPU."""
+SHARES = 16
+"""Into how many parts a GPU is shared at most, by measured memory."""
+FINEST_SHARE = 0.0001
+"""Ray counts a GPU in such parts."""
 GOES_ON = "every run is at its last checkpoint on disk. The same command goes on from there"
 
 
@@ -53,11 +63,14 @@ class Ray:
     address : str, default "ray"
         ``ray``: a cluster on this machine for as long as the study runs. ``auto``: the one that is there.
         ``ray://HOST:PORT``: another one.
+    gpu_share : float, optional
+        Which part of a GPU each job on CUDA asks for; by default what its runs need of the smallest one, by their
+        measured memory, and a whole one where that is not known.
 
     Raises
     ------
     SpecError
-        If Ray is not installed.
+        If Ray is not installed, or the share is none.
     RunError
         If there is no cluster at the address.
 
@@ -68,7 +81,9 @@ class Ray:
 
     elsewhere: ClassVar[bool] = True  # as `computes_elsewhere` has it
 
-    def __init__(self, address: str = HERE) -> None:
+    def __init__(self, address: str = HERE, gpu_share: float | None = None) -> None:
+        if gpu_share is not None and not FINEST_SHARE <= gpu_share <= 1:
+            raise SpecError(f"--gpu-share must be from {FINEST_SHARE} to 1; got {gpu_share}")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # what the cluster says of itself stays in its logs
         try:
@@ -78,6 +93,8 @@ class Ray:
         if not re.fullmatch(rf"{HERE}|auto|ray://.+:\d+", address):
             raise SpecError(f"a cluster is ray, auto or ray://HOST:PORT; got {address}")
         self._ray, self._address = ray, address
+        self._gpu_share = gpu_share
+        self._gpus: list[tuple[int, int]] | None = None  # what nodes tell of them, once it is needed
         self._mailbox: Any = None
         self._open = contextlib.ExitStack()
 
@@ -124,7 +141,8 @@ class Ray:
 
         One whose process or node is lost goes on from its last checkpoint.
         """
-        running = _Running(self._ray, jobs, self._mailbox, on_message, travels=self._address != HERE)
+        how: dict[str, Any] = {"needs": self._needs, "travels": self._address != HERE}
+        running = _Running(self._ray, jobs, self._mailbox, on_message, **how)
         try:
             running.to_the_end()
         except self._ray.exceptions.RayError as error:
@@ -136,16 +154,82 @@ class Ray:
                 raise Interrupted(f"stopped; {GOES_ON}") from None
             raise
 
+    def _needs(self, job: Job, most_memory: float) -> dict[str, float]:
+        """What a node must have free for a job, by Ray's names; none with its CPUs has more memory than so much."""
+        on_gpu = job.device == "cuda"
+        memory = memory_of(0 if on_gpu else job.trained_bytes or 0, most_memory)
+        return {"CPU": job.threads, "GPU": self._share(job) if on_gpu else 0, "memory": memory}
+
+    def _share(self, job: Job) -> float:
+        """Which part of a GPU a job asks for."""
+        if self._gpu_share is not None:
+            return self._gpu_share
+        if self._gpus is None:
+            self._gpus = _gpus_of(self._ray)
+        return share_of(job.trained_bytes, self._gpus)
+
+
+def memory_of(trained_bytes: float, most: float) -> int:
+    """How many bytes some runs ask for: what a step may take, if a node has so many at all, else what is counted."""
+    counted, step = (WORKER_BYTES + factor * trained_bytes for factor in (1, PEAK))
+    return max(_rounded(counted), min(_rounded(step), int(most)))
+
+
+def _rounded(count: float) -> int:
+    return MEMORY_STEP * math.ceil(count / MEMORY_STEP)
+
+
+def share_of(trained_bytes: float | None, gpus: Sequence[tuple[int, int]]) -> float:
+    """Which part of the smallest GPU some runs ask for, in sixteenths; a whole one where it is not known.
+
+    Parameters
+    ----------
+    trained_bytes : float or None
+        What they keep while they train.
+    gpus : sequence of (int, int)
+        Bytes of each GPU, and how many of them are taken once a process has begun on it.
+    """
+    if trained_bytes is None or not gpus:
+        return 1.0
+    smallest, begun = (min(counts) for counts in zip(*gpus, strict=True))
+    return min(1.0, math.ceil(SHARES * (begun + PEAK * trained_bytes) / smallest) / SHARES)
+
+
+def _gpus_of(ray: Any) -> list[tuple[int, int]]:
+    """What all nodes with GPUs tell of them; nothing where one does not."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    ask = ray.remote(num_cpus=0, max_retries=0)(gpus_here)
+    nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"] and node["Resources"].get("GPU")]
+    asked = [ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False)) for node in nodes]
+    try:
+        told = ray.get([one.remote() for one in asked], timeout=2 * TELL_S)
+    except ray.exceptions.RayError:
+        return []
+    return [gpu for gpus in told for gpu in gpus] if all(told) else []
+
 
 @final
 class _Running:
     """Follow the tasks of jobs, of which more may come, until the last of them has ended."""
 
-    def __init__(self, ray: Any, jobs: Sequence[Job], mailbox: Any, on_message: OnMessage, *, travels: bool) -> None:
+    def __init__(
+        self,
+        ray: Any,
+        jobs: Sequence[Job],
+        mailbox: Any,
+        on_message: OnMessage,
+        *,
+        needs: Callable[[Job, float], dict[str, float]],
+        travels: bool,
+    ) -> None:
         self._ray, self._mailbox, self._on_message = ray, mailbox, on_message
-        self._given, self._travels = jobs, travels
+        self._given, self._needs_of, self._travels = jobs, needs, travels
+        self._most_memory: dict[int, float] = {}  # of a node with so many CPUs or more
         self._jobs: list[Job] = []  # those that were given so far, as nodes see them
         self._task = ray.remote(max_retries=0)(compute_here)
+        # a process that stayed would keep its memory on a GPU that others were given
+        self._task_on_gpu = ray.remote(max_retries=0, max_calls=1)(compute_here)
         self._tasks: dict[tuple[Any, ...], Any] = {}  # by what a job asks of its node
         self._code_of, self._files = set[str](), dict[str, bytes]()  # whose code travels, and its files
         self._own_code = ray.put(self._files)
@@ -178,7 +262,10 @@ class _Running:
             return
         nodes = _resources(self._ray)
         self._most = max(IN_FLIGHT, int(2 * sum(node.get("CPU", 0) for node in nodes)))
-        _check_room(new, nodes)
+        for threads in {job.threads for job in new}:
+            with_cpus = [node.get("memory", 0) for node in nodes if node.get("CPU", 0) >= threads]
+            self._most_memory[threads] = max(with_cpus, default=0)
+        _check_room(new, [self._needs(job) for job in new], nodes)
         names = {*own_code_in([job.specs for job in new])} if self._travels else set()
         if names - self._code_of:
             self._code_of |= names
@@ -186,6 +273,9 @@ class _Running:
             self._own_code = self._ray.put(self._files)
         self._waiting += range(len(self._jobs), len(self._jobs) + len(new))
         self._jobs += new
+
+    def _needs(self, job: Job) -> dict[str, float]:
+        return self._needs_of(job, self._most_memory[job.threads])
 
     def interrupt(self) -> None:
         """Ask every task that has not ended for a checkpoint and an end, and wait until they have."""
@@ -197,13 +287,14 @@ class _Running:
 
     def _start(self, number: int) -> None:
         job = self._jobs[number]
-        needs, study, variables = _needs(job), (job.study, job.store), _environment(job)
+        needs, study, variables = self._needs(job), (job.study, job.store), _environment(job)
         if study not in self._places:
             self._places[study] = place_of(job)
         kind = (*needs.items(), *variables.items())
         if kind not in self._tasks:  # Ray takes a millisecond to read what is asked for
-            how = {"num_cpus": needs["CPU"], "num_gpus": needs["GPU"], "runtime_env": {"env_vars": variables}}
-            self._tasks[kind] = self._task.options(**how)
+            how = {"num_cpus": needs["CPU"], "num_gpus": needs["GPU"], "memory": needs["memory"]}
+            task = self._task_on_gpu if needs["GPU"] else self._task
+            self._tasks[kind] = task.options(**how, runtime_env={"env_vars": variables})
         given = (number, vars(job), self._places[study], self._mailbox, self._own_code)
         self._number[self._tasks[kind].remote(*given)] = number
 
@@ -272,17 +363,26 @@ def _seen_from_anywhere(job: Job) -> Job:
     )
 
 
-def _check_room(jobs: Sequence[Job], nodes: Sequence[Mapping[str, float]]) -> None:
+def _check_room(
+    jobs: Sequence[Job], asked: Sequence[Mapping[str, float]], nodes: Sequence[Mapping[str, float]]
+) -> None:
     """Refuse jobs that no node has room for."""
-    for needs in {tuple(_needs(job).items()): _needs(job) for job in jobs}.values():
+    kinds = {tuple(needs.items()): job for job, needs in zip(jobs, asked, strict=True)}
+    for kind, job in kinds.items():
+        needs = {name: amount for name, amount in kind if amount}
         if not any(all(node.get(name, 0) >= amount for name, amount in needs.items()) for node in nodes):
-            words = " and ".join(f"{amount} {name}" for name, amount in needs.items() if amount)
-            raise RunError(f"no node of the cluster has the {words} that a run needs")
+            run = os.path.relpath(job.folders[0], job.study) if job.study else "a run"
+            most = {name: max((node.get(name, 0) for node in nodes), default=0) for name in needs}
+            words = f"{_in_words(needs)} that {run} needs; nodes have at most {_in_words(most)}"
+            raise RunError(f"no node of the cluster has the {words}")
 
 
-def _needs(job: Job) -> dict[str, int]:
-    """What a node must have free for a job, by Ray's names."""
-    return {"CPU": job.threads, "GPU": int(job.device == "cuda")}
+def _in_words(resources: Mapping[str, float]) -> str:
+    """Resources by Ray's names, as they are said."""
+    return " and ".join(
+        f"{amount / GIGA:,.1f} GB of memory" if name == "memory" else f"{amount:g} {name}"
+        for name, amount in resources.items()
+    )
 
 
 def _environment(job: Job) -> dict[str, str]:

@@ -33,6 +33,7 @@ class Job:
     in_turns: bool = False  # whether the steps of its cells, which have run, are timed side by side
     setting: Mapping[str, Any] = field(default_factory=dict)
     """``precision`` and ``compile``, where they are to be those of another study; empty leaves them to the recipe."""
+    trained_bytes: float | None = None  # what its cells keep together while they train, as counted; None if unknown
 
 
 class Executor(Protocol):

@@ -16,7 +16,7 @@ from attnlab.core.errors import RunError, SpecError
 from attnlab.core.files import read_json, write_json
 from attnlab.core.machine import require_memory, usable_bytes, usable_cores, usable_threads
 from attnlab.studies.define.study import slug
-from attnlab.studies.plan.plan import CellPlan, Plan
+from attnlab.studies.plan.plan import CellPlan, Plan, PlannedVariant
 from attnlab.studies.run.folder import recorded_setting
 
 WORKER_BYTES = 400_000_000  # of a process that has imported torch
@@ -63,6 +63,7 @@ class Wishes:
     together: int | None = None  # how many runs of a variant train as one program at most; None follows the rule
     like: Path | None = None
     """Folder of a study that is repeated: its threads, device, runs together, precision and compiling are taken."""
+    elsewhere: bool = False  # whether another executor computes the runs, as many at a time as it has room for
 
     def check(self) -> None:
         """Raise where something is asked for that cannot be."""
@@ -84,7 +85,7 @@ def layout_for(plan: Plan, out: Path, wishes: Wishes) -> Layout:
 
 def bounded(jobs: int, plan: Plan) -> tuple[int, str]:
     """So many processes as have a core, and memory for the largest run, each; and what is to be said of fewer."""
-    largest = max(one.activation_bytes + BYTES_PER_PARAMETER * one.parameters for one in plan.variants)
+    largest = int(max(map(trained_bytes, plan.variants)))
     cores, hold = usable_cores(), max(1, usable_bytes() // (WORKER_BYTES + largest))
     most = min(cores, hold)
     why = f"the machine has {cores} cores" if cores <= hold else f"its memory holds {hold}"
@@ -94,14 +95,27 @@ def bounded(jobs: int, plan: Plan) -> tuple[int, str]:
 def require_room(plan: Plan, wishes: Wishes) -> None:
     """Raise where a run on the CPU asks for more memory than this machine has."""
     for variant in plan.variants if _device(wishes.device) == "cpu" else ():
-        kept = variant.activation_bytes / variant.training.get("accumulate", 1)
-        require_memory(f"a run of '{variant.name}'", WORKER_BYTES + kept + BYTES_PER_PARAMETER * variant.parameters)
+        require_memory(f"a run of '{variant.name}'", WORKER_BYTES + trained_bytes(variant))
+
+
+def trained_bytes(variant: PlannedVariant) -> float:
+    """What a run keeps while it trains: weights, gradients, moments, and what a piece of a batch leaves for backward.
+
+    Activations are measured, in float32, as the plan shows them.
+    """
+    kept = variant.activation_bytes / variant.training.get("accumulate", 1)
+    return kept + BYTES_PER_PARAMETER * variant.parameters
+
+
+def needs_own_time(plan: Plan) -> bool:
+    """Whether what runs reach depends on how fast they are, so that none may slow another down."""
+    return plan.judges_time or "seconds" in plan.study.rules.budget
 
 
 def most_together(plan: Plan) -> int:
     """How many runs of one variant there are to train together; 1 where each needs its own time."""
     rules = plan.study.rules
-    if plan.judges_time or "seconds" in rules.budget or rules.target or rules.split:
+    if needs_own_time(plan) or rules.target or rules.split:
         return 1
     return max(rules.looks[-1], len(list(rules.grid())))
 
@@ -124,6 +138,8 @@ def _by_rule(plan: Plan, wishes: Wishes) -> Layout:
     most = min(wishes.together or math.inf, most_together(plan))
     alike = [variant.name for variant in plan.variants if variant.training.get("objective") in (None, "likelihood")]
     together = dict.fromkeys(alike, int(most)) if most > 1 else {}
+    if device != "cpu" and wishes.elsewhere and not wishes.jobs and not needs_own_time(plan):
+        return Layout(1, 1, device, "one thread for each process of a cluster, which share accelerators", together)
     if device != "cpu":
         jobs, reason = wishes.jobs or 1, "asked for" if wishes.jobs else "one process on the accelerator"
         reason += "; runs of one variant together" if together else ""

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import platform
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -29,6 +32,12 @@ LOCK_PATIENCE_S = 2 * LEASE_S
 TAKEN = 3
 """Exit code of a process whose run folder another one has taken: not another byte may be written by it."""
 
+TELL_S = 60.0
+"""How long a node may take to say what GPUs it has."""
+TELLS_GPUS = "import json, torch; cuda = torch.cuda; " + (
+    "print(json.dumps([cuda.mem_get_info(at) for at in range(cuda.device_count())]))"
+)
+
 
 @final
 class Mailbox:
@@ -46,6 +55,22 @@ class Mailbox:
         taken = list(self._waiting)
         self._waiting.clear()
         return taken
+
+
+def gpus_here() -> list[tuple[int, int]]:
+    """Bytes of each GPU of a node, and how many of them are taken once a process has begun on it; empty if unknown.
+
+    A process of its own looks, which ends and leaves nothing on them.
+    """
+    environment = dict(os.environ)
+    if environment.get("CUDA_VISIBLE_DEVICES") == "":  # as some versions of Ray have it for tasks without a GPU
+        del environment["CUDA_VISIBLE_DEVICES"]
+    asked = [sys.executable, "-c", TELLS_GPUS]
+    found = subprocess.run(asked, capture_output=True, text=True, env=environment, timeout=TELL_S, check=False)
+    try:
+        return [(total, total - free) for free, total in json.loads(found.stdout)]
+    except ValueError:
+        return []
 
 
 def place_of(job: Job) -> dict[str, str | None]:
