@@ -68,9 +68,12 @@ def test_what_is_called_on_the_first_machine_is_heard_on_the_others(port):
         what, heard = other.heard()
         assert what["job"] == "this"
         assert heard == Nodes(2, 1, "127.0.0.1", place.port)
-        assert first.error() == ""
-        other.tell_error("it failed here")
-        assert first.error() == "it failed here"
+        other.tell_end()
+        assert first.errors() == []
+        first.call({"job": "that"})
+        other.heard()
+        other.tell_end("it failed here")
+        assert first.errors() == ["it failed here"]
         other.be_ready()
         first.gather()
         ends = []
@@ -78,6 +81,17 @@ def test_what_is_called_on_the_first_machine_is_heard_on_the_others(port):
         listener.start()
     listener.join()
     assert ends == [None]
+
+
+def test_a_machine_that_says_nothing_any_more_has_no_error(port, monkeypatch):
+    monkeypatch.setattr(nodes, "PARTING_S", 0.1)
+    with meeting_of(3, f"127.0.0.1:{port}") as first:
+        others = [Meeting(3, f"127.0.0.1:{port}") for _ in range(2)]
+        first.call({"job": "this"})
+        for other in others:
+            other.heard()
+        others[1].tell_end("it failed here")
+        assert first.errors() == ["it failed here"]
 
 
 def test_others_hear_of_an_error_of_the_first_machine(port):
@@ -107,6 +121,8 @@ def test_a_first_machine_that_is_gone_is_an_error(port):
     del first._store
     with pytest.raises(RunError, match=r"does not answer any more; the same command on each goes on from the last"):
         other.heard()
+    with pytest.raises(RunError, match="does not answer any more"):
+        other.tell_end()
 
 
 def test_machines_that_do_not_come_are_an_error(port, hurried):

@@ -172,10 +172,11 @@ def follow(meeting: Meeting, out: Path) -> None:
         job = _placed(Job(**what["job"]), Path(what["job"]["study"]), out)
         try:
             on_devices(job.setting["devices"], _compute, job, device=job.device, nodes=place)
+            meeting.tell_end()
         except Interrupted:
             raise
         except AttnlabError as error:  # of this run: the first machine tells of it, and what is computed next
-            meeting.tell_error(str(error))
+            meeting.tell_end(str(error))
 
 
 def _require_seen(meeting: Meeting, out: Path, token: str) -> None:
@@ -227,8 +228,8 @@ def _outcome(job: Job, cell: int, tell: Callable[[Mapping[str, Any]], None], mee
         except Interrupted:
             raise
         except AttnlabError as error:
-            also = meeting.error() if meeting else ""
-            said = f"{error}; on another node: {also}" if also and also != str(error) else str(error)
+            others = dict.fromkeys(meeting.errors()) if meeting else {}  # each once
+            said = "; on another node: ".join([str(error), *(other for other in others if other != str(error))])
             return {"kind": "failed", "cell": cell, "error": said}
     return {"kind": "finished", "cell": cell, "metrics": metrics}
 

@@ -151,7 +151,21 @@ class Meeting:
 
     def refuse(self, text: str) -> None:
         """Say on a machine that follows why it cannot take part."""
-        self._store.set("refusal", text)
+        self._tell("refusal", text)
+
+    def _tell(self, name: str, text: str) -> None:
+        """Write a text, and stay until it is there: a store does not confirm what is set."""
+        with self._reached():
+            self._store.set(name, text)
+            self._store.get(name)
+
+    @contextlib.contextmanager
+    def _reached(self) -> Iterator[None]:
+        """What a machine that follows does with the store of the first one, whose loss is an error."""
+        try:
+            yield
+        except RuntimeError:  # torch's errors of stores are
+            raise RunError(f"the machine at {self.host}:{self.port} does not answer any more; {GONE}") from None
 
     def _raise_refusal(self) -> None:
         if self._store.check(["refusal"]):
@@ -164,14 +178,20 @@ class Meeting:
         self._calls += 1
         return place
 
-    def tell_error(self, text: str) -> None:
+    def tell_end(self, error: str = "") -> None:
         """Say on a machine that follows how what it was called to ended."""
-        self._store.set(f"error {self._calls - 1}", text)
+        self._tell(f"end {self._calls - 1} {self.number}", error)
 
-    def error(self) -> str:
-        """What a machine that follows said of how the last call ended; empty if none did, or it ended alike."""
-        name = f"error {self._calls - 1}"
-        return self._store.get(name).decode() if self._store.check([name]) else ""
+    def errors(self) -> list[str]:
+        """What the machines that follow say of how the last call failed there; they may be gone, too."""
+        end, found = time.monotonic() + PARTING_S, []
+        for number in range(1, self.count):
+            name = f"end {self._calls - 1} {number}"
+            while not (told := self._store.check([name])) and time.monotonic() < end:
+                time.sleep(LOOK_EVERY_S)
+            if told and (text := self._store.get(name).decode()):
+                found.append(text)
+        return found
 
     def end(self, why: str = "") -> None:
         """Say on the first machine that nothing more is computed, and why if it is no good end."""
@@ -189,12 +209,10 @@ class Meeting:
             If the first machine failed, or is gone.
         """
         name = f"call {self._calls}"
-        try:
+        with self._reached():
             while not self._store.check([name]):
                 time.sleep(LOOK_EVERY_S)
             what = json.loads(self._store.get(name))
-        except RuntimeError:  # torch's errors of stores are
-            raise RunError(f"the machine at {self.host}:{self.port} does not answer any more; {GONE}") from None
         self._calls += 1
         if "end" in what:
             self._store.add("gone", 1)
