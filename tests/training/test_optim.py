@@ -9,7 +9,7 @@ from torch import nn
 
 from attnlab.core.errors import RunError, SpecError
 from attnlab.training.recipe.muon import BatchedMuon, orthogonalize
-from attnlab.training.recipe.optim import OPTIMIZERS, AdamW, Muon, Sgd, hidden_matrices
+from attnlab.training.recipe.optim import OPTIMIZERS, Adam, AdamW, Muon, Sgd, hidden_matrices
 
 
 class Language(nn.Module):
@@ -65,6 +65,33 @@ def test_only_matrices_decay(name):
         for group in optimizer.param_groups:
             for parameter in group["params"]:
                 assert (group["weight_decay"] > 0.0) == (parameter.ndim >= 2)
+
+
+def trained_by(optimizer, weight_decay):
+    model = tiny_model(0.0)
+    steps(model, optimizer.over(model, 0.01, weight_decay), 5)
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def test_adam_without_decay_is_adamw_and_with_it_decays_through_its_means():
+    betas = (0.8, 0.95)
+    torch.testing.assert_close(trained_by(Adam(betas), 0.0), trained_by(AdamW(betas), 0.0), rtol=0, atol=0)
+    by_hand, task = tiny_model(0.0), TinyTask()
+    means = {parameter: (torch.zeros_like(parameter), torch.zeros_like(parameter)) for parameter in by_hand.parameters()}
+    for number in range(5):
+        batch = task.train_batch(number, 0)
+        task.loss(by_hand(*batch.inputs), batch).backward()
+        with torch.no_grad():
+            for parameter, (first, second) in means.items():
+                gradient = parameter.grad + (0.1 * parameter if parameter.ndim >= 2 else 0.0)
+                first.lerp_(gradient, 1 - betas[0])
+                second.lerp_(gradient**2, 1 - betas[1])
+                root = (second / (1 - betas[1] ** (number + 1))).sqrt() + 1e-8
+                parameter -= 0.01 * first / (1 - betas[0] ** (number + 1)) / root
+        by_hand.zero_grad()
+    expected = torch.cat([parameter.detach().flatten() for parameter in by_hand.parameters()])
+    torch.testing.assert_close(trained_by(Adam(betas), 0.1), expected, rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(expected, trained_by(AdamW(betas), 0.1), atol=1e-4)
 
 
 def test_state_of_another_optimizer():

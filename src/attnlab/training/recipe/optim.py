@@ -136,8 +136,47 @@ class AdamW(AbstractOptimizer):
         import torch
 
         groups = _decay_groups(parameters, weight_decay)
-        fused = all(parameter.is_floating_point() for parameter in parameters)
-        return torch.optim.AdamW(groups, lr=lr, betas=self.betas, eps=self.eps, fused=fused)
+        return torch.optim.AdamW(groups, lr=lr, betas=self.betas, eps=self.eps, fused=_can_fuse(parameters))
+
+
+@final
+class Adam(AbstractOptimizer):
+    """Adam, whose weight decay goes through its means: with a weight decay of 0 it is `AdamW`.
+
+    Parameters
+    ----------
+    betas : sequence of float
+        Decay of the running means of gradient and squared gradient; torch's by default, which differ from `AdamW`'s
+        here.
+    eps : float
+        Added to the root of the second mean.
+
+    Raises
+    ------
+    SpecError
+        If `betas` are not two numbers in [0, 1).
+
+    Notes
+    -----
+    Weight decay is added to the gradient, as torch does it, so that it is divided by the root of the second mean as
+    well. Time and memory: as `AdamW`.
+
+    References
+    ----------
+    .. [1] Kingma, Ba, 2015, arXiv:1412.6980, algorithm 1.
+    """
+
+    def __init__(self, betas: Sequence[float] = (0.9, 0.999), eps: float = 1e-8) -> None:
+        self.betas = _two_betas(betas)
+        self.eps = eps
+
+    def over(self, model: nn.Module, lr: float, weight_decay: float) -> OptimizerSet:
+        """Adam over all trainable parameters."""
+        import torch
+
+        parameters = _trainable(model)
+        groups, fused = _decay_groups(parameters, weight_decay), _can_fuse(parameters)
+        return OptimizerSet({"adam": torch.optim.Adam(groups, lr=lr, betas=self.betas, eps=self.eps, fused=fused)})
 
 
 @final
@@ -314,6 +353,10 @@ def _decay_groups(parameters: Sequence[nn.Parameter], weight_decay: float) -> li
     return [group for group in groups if group["params"]]
 
 
+def _can_fuse(parameters: Sequence[nn.Parameter]) -> bool:
+    return all(parameter.is_floating_point() for parameter in parameters)
+
+
 def _two_betas(betas: Sequence[float]) -> tuple[float, float]:
     if len(betas) != 2 or not all(0.0 <= beta < 1.0 for beta in betas):
         raise SpecError(f"'betas' must be two numbers in [0, 1); got {list(betas)!r}")
@@ -322,6 +365,7 @@ def _two_betas(betas: Sequence[float]) -> tuple[float, float]:
 
 OPTIMIZERS: dict[str, type[AbstractOptimizer]] = {
     "adamw": AdamW,
+    "adam": Adam,
     "sgd": Sgd,
     "muon": Muon,
     "em": Em,
