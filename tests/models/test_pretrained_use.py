@@ -136,6 +136,56 @@ def test_without_a_tokenizer_the_model_is_there_and_texts_are_refused(tmp_path):
         generate(trained, PROMPT, length=3)
 
 
+@pytest.mark.filterwarnings("ignore:.*came to no end")
+def test_commands_take_checkpoints_in_place_of_runs(tmp_path, capsys):
+    saved(tmp_path / "gpt2", gpt2())
+    saved(tmp_path / "marian", marian())
+    writer, translator = (attnlab.load_pretrained(tmp_path / name) for name in ("gpt2", "marian"))
+    likeliest = generate(writer, PROMPT, length=5, temperature=0.0)
+    asked = ["--prompt", PROMPT, "--length", "5", "--temperature", "0"]
+    assert call(["generate", str(tmp_path / "gpt2"), *asked]) == FINE
+    assert capsys.readouterr().out.splitlines() == likeliest
+    assert call(["translate", str(tmp_path / "marian"), *SENTENCES[:2]]) == FINE
+    assert capsys.readouterr().out.splitlines() == translate([translator], SENTENCES[:2])
+    right = _lines(tmp_path / "right.txt", translate([translator], SENTENCES))
+    own = ["--file", str(_lines(tmp_path / "own.txt", SENTENCES)), "--reference", str(right), "--language", "de"]
+    assert call(["score", str(tmp_path / "marian"), *own]) == FINE
+    assert "BLEU            100.00" in capsys.readouterr().out
+    assert call(["export", str(tmp_path / "gpt2"), "--to", "torch-export", "--out", str(tmp_path / "out")]) == FINE
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("# gpt2\n")
+    assert "parameters, read from a checkpoint by attnlab" in card
+    tokens = torch.tensor([[3, 4, 5], [6, 7, 8]])
+    exported = torch.export.load(tmp_path / "out" / "model.pt2").module()
+    torch.testing.assert_close(exported(tokens), writer.model(tokens))
+
+
+def _lines(path, lines):
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        (["generate", "CHECKPOINT", "--weights", "best"], "--weights best is of a run;"),
+        (["score", "CHECKPOINT"], "has no held-out part: give a text and references"),
+        (["score", "CHECKPOINT", "--file", "own.txt"], "needs both --file and --reference, and no --part"),
+        (["score", "CHECKPOINT", "--language", "de"], "needs both --file and --reference, and no --part"),
+        (
+            ["score", "CHECKPOINT", "--file", "own.txt", "--reference", "own.txt"],
+            "does not say into which language it translates: give it, such as de",
+        ),
+    ],
+)
+def test_what_commands_cannot_do_with_a_checkpoint(tmp_path, monkeypatch, capsys, asked, said):
+    monkeypatch.chdir(tmp_path)
+    saved(tmp_path / "tiny", marian())
+    _lines(tmp_path / "own.txt", SENTENCES)
+    assert call([str(tmp_path / "tiny") if one == "CHECKPOINT" else one for one in asked]) == WRONG_USE
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
 def _text(path, words):
     generator = torch.Generator().manual_seed(3)
     places = torch.randint(len(WORDS), (words,), generator=generator).tolist()

@@ -25,7 +25,8 @@ from attnlab.studies.judge.collect import read_results
 from attnlab.studies.report import report
 from attnlab.studies.run.executor import InProcess
 from attnlab.studies.using.kept_task import keep_task
-from attnlab.studies.using.trained import generate, load_run, score, translate
+from attnlab.studies.using.scoring import OwnText, score
+from attnlab.studies.using.trained import generate, load_run, translate
 from attnlab.tasks.codecs import CharacterCodec
 from attnlab.tasks.translation.data import held_out_pairs
 from attnlab.text.tokenizers import Tokenizer
@@ -197,7 +198,7 @@ def test_a_translation_without_end_is_cut_and_said_whatever_stands_beside_it(tra
         alone = translate([forever], sentences[:1], beam=2, first=7)
     assert together[0] == alone[0]
     assert [len(text.split()) for text in together] == [2 * 1 + 10, 2 * 5 + 10]
-    monkeypatch.setattr("attnlab.studies.using.trained.load_run", lambda *_, **__: forever)
+    monkeypatch.setattr("attnlab.studies.using.pretrained.load_run", lambda *_, **__: forever)
     assert call(["translate", "some-run", "dog"]) == FINE
     printed = capsys.readouterr()
     assert len(printed.out.split()) == 12
@@ -286,7 +287,7 @@ def test_a_run_is_not_held_against_one_with_other_sentences(translator, monkeypa
     other = dataclasses.replace(translator, task=task, folder=Path("runs/other"))
     pairs = held_out_pairs(translator.task.data, "test")
     monkeypatch.setattr(
-        "attnlab.studies.using.trained.held_out_pairs",
+        "attnlab.studies.using.scoring.held_out_pairs",
         lambda data, part: pairs[1:] if data.get("pair") == "other" else pairs,
     )
     with pytest.raises(RunError, match=r"runs/other translates other sentences than .*, or in another case"):
@@ -581,3 +582,27 @@ def test_a_notebook_shows_what_a_run_reached_and_how(runs):
     away = (run / "metrics.jsonl").rename(run / "metrics.away")
     assert "metrics.jsonl is missing, and the curve of the run with it" in load_run(run)._repr_html_()
     away.rename(run / "metrics.jsonl")
+
+
+def test_a_text_of_ones_own_is_scored_as_the_part_that_it_is(translator):
+    part = score([translator], "test")
+    pairs = held_out_pairs(translator.task.data, "test")
+    own = OwnText([pair.source for pair in pairs], [[pair.target for pair in pairs]])
+    found = score([translator], own=own, against=[translator])
+    assert (found.translations, found.scores) == (part.translations, part.scores)
+    assert [one.value for one in found.above[str(translator.folder)]] == [0.0, 0.0]
+    chinese = score([translator], own=dataclasses.replace(own, language="zh"))
+    assert "tok:zh" in chinese.scores[0].signature
+
+
+@pytest.mark.parametrize(
+    ("sources", "references", "said"),
+    [
+        ([], [[]], "there is no sentence to translate"),
+        (["one", "two"], [], "a text is scored by references, of which there are none"),
+        (["one", "two"], [["eins"]], "there are 2 sentences and 1 references: one for each"),
+    ],
+)
+def test_a_text_without_what_it_is_scored_by_is_an_error(translator, sources, references, said):
+    with pytest.raises(DataError, match=said):
+        score([translator], own=OwnText(sources, references))

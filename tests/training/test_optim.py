@@ -77,7 +77,9 @@ def test_adam_without_decay_is_adamw_and_with_it_decays_through_its_means():
     betas = (0.8, 0.95)
     torch.testing.assert_close(trained_by(Adam(betas), 0.0), trained_by(AdamW(betas), 0.0), rtol=0, atol=0)
     by_hand, task = tiny_model(0.0), TinyTask()
-    means = {parameter: (torch.zeros_like(parameter), torch.zeros_like(parameter)) for parameter in by_hand.parameters()}
+    means = {
+        parameter: (torch.zeros_like(parameter), torch.zeros_like(parameter)) for parameter in by_hand.parameters()
+    }
     for number in range(5):
         batch = task.train_batch(number, 0)
         task.loss(by_hand(*batch.inputs), batch).backward()
@@ -87,7 +89,7 @@ def test_adam_without_decay_is_adamw_and_with_it_decays_through_its_means():
                 first.lerp_(gradient, 1 - betas[0])
                 second.lerp_(gradient**2, 1 - betas[1])
                 root = (second / (1 - betas[1] ** (number + 1))).sqrt() + 1e-8
-                parameter -= 0.01 * first / (1 - betas[0] ** (number + 1)) / root
+                parameter.sub_(0.01 * first / (1 - betas[0] ** (number + 1)) / root)
         by_hand.zero_grad()
     expected = torch.cat([parameter.detach().flatten() for parameter in by_hand.parameters()])
     torch.testing.assert_close(trained_by(Adam(betas), 0.1), expected, rtol=1e-4, atol=1e-6)

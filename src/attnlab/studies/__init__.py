@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from attnlab.studies.run.executor import Executor, InProcess, LocalProcesses
     from attnlab.studies.using.predicting import classify, predict
     from attnlab.studies.using.pretrained import load_pretrained
-    from attnlab.studies.using.trained import generate, load_run, parse, score, translate
+    from attnlab.studies.using.scoring import OwnText, score
+    from attnlab.studies.using.trained import generate, load_run, parse, translate
 
 __getattr__, __dir__, __all__ = contents(__name__)

@@ -18,7 +18,7 @@ def export(run: Path, /, *, to: To, out: Path, weights: Weights = "last") -> int
     Parameters
     ----------
     run : Path
-        Folder of a run, such as ``runs/STUDY/VARIANT/seed-0``.
+        Folder of a run, such as ``runs/STUDY/VARIANT/seed-0``, or of a checkpoint of transformers.
     to : {"torch-export", "onnx", "huggingface"}
         ``torch-export``, ``onnx`` or ``huggingface``.
     out : Path
@@ -32,11 +32,11 @@ def export(run: Path, /, *, to: To, out: Path, weights: Weights = "last") -> int
         0.
     """
     from attnlab.studies.exporting.export import export as exported
-    from attnlab.studies.using.trained import load_run
+    from attnlab.studies.using.pretrained import load_trained
 
     console = Terminal()
     with console.status(f"exporting to {to}"):
-        done = exported(load_run(run, which=weights), to=to, out=out)
+        done = exported(load_trained(run, which=weights), to=to, out=out)
     for size, difference in done.differences.items():
         console.print(f"{size}: largest difference from the model {difference:.2g}", highlight=False)
     console.print(f"{done.folder}", markup=False, highlight=False, soft_wrap=True)

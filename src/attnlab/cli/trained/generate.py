@@ -26,7 +26,7 @@ def generate(
     Parameters
     ----------
     run : Path
-        Folder of a run, such as ``runs/STUDY/VARIANT/seed-0``.
+        Folder of a run, such as ``runs/STUDY/VARIANT/seed-0``, or of a checkpoint of transformers.
     prompt : str, optional
         What the text begins with; a line break by default, where the training text has one.
     length : int
@@ -51,10 +51,10 @@ def generate(
     int
         0.
     """
+    from attnlab.studies.using.pretrained import load_trained
     from attnlab.studies.using.trained import generate as generated
-    from attnlab.studies.using.trained import load_run
 
-    trained = load_run(run, which=weights, device=device)
+    trained = load_trained(run, which=weights, device=device)
     texts = generated(
         trained,
         prompt,

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from attnlab.cli.words import Device, Weights, Whole
+from attnlab.core.errors import SpecError
+
+if TYPE_CHECKING:
+    from attnlab.studies.using.scoring import Scored
 
 
 def score(
@@ -12,6 +17,9 @@ def score(
     /,
     *,
     part: str = "",
+    file: Path | None = None,
+    reference: tuple[Path, ...] = (),
+    language: str | None = None,
     also: tuple[Path, ...] = (),
     against: tuple[Path, ...] = (),
     beam: Whole | None = None,
@@ -24,14 +32,21 @@ def score(
     out: Path | None = None,
     device: Device = "cpu",
 ) -> int:
-    """Translate a held-out part with a run of a study, and print BLEU and chrF with their signatures.
+    """Translate a held-out part, or a text of yours, with a run; print BLEU and chrF with their signatures.
 
     Parameters
     ----------
     run : Path
-        Folder of a run, such as ``runs/STUDY/VARIANT/seed-0``.
+        Folder of a run, such as ``runs/STUDY/VARIANT/seed-0``, or of a checkpoint of transformers.
     part : str
         ``validation`` or ``test``; by default the test part, where the study's task names one.
+    file : Path, optional
+        What is translated in place of a part: UTF-8, one sentence a line; ``.gz`` is uncompressed.
+    reference : tuple of Path
+        A translation of that file by people, line by line. Once for each.
+    language : str, optional
+        Code of the language that is translated into, such as ``de`` or ``zh``, by which BLEU cuts words; as the study
+        of the run has it, unless given.
     also : tuple of Path
         One more run of the same task, which writes together with the first: an ensemble. Once for each.
     against : tuple of Path
@@ -63,19 +78,32 @@ def score(
         0.
     """
     from attnlab.cli.trained.translate import warnings_said
-    from attnlab.studies.using import trained
+    from attnlab.studies.using.pretrained import load_trained
+    from attnlab.studies.using.scoring import OwnText
+    from attnlab.studies.using.scoring import score as scored_by
+    from attnlab.tasks.translation.corpus_parts import read_sentences
 
+    if (file is None) == bool(reference) or (file is not None and part) or (file is None and language):
+        raise SpecError("a text of your own needs both --file and --reference, and no --part")
+    own = None
+    if file is not None:
+        own = OwnText(*(list(read_sentences(file)), [list(read_sentences(one)) for one in reference]), language)
     models, others = (
-        [trained.load_run(folder, which=weights, device=device) for folder in folders]
+        [load_trained(folder, which=weights, device=device) for folder in folders]
         for folders in ((run, *also), against)
     )
     if out is not None:
         out.open("a").close()  # before the work, so that a path that cannot be written costs nothing
     with warnings_said():
         search = {"beam": beam, "alpha": alpha, "coverage": coverage, "replace_unknown": replace_unknown}
-        scored = trained.score(models, part, against=others, **search, batch=batch, cached=cached)
+        scored = scored_by(models, part, own=own, against=others, **search, batch=batch, cached=cached)
     if out is not None:
         out.write_text("".join(f"{line}\n" for line in scored.translations), encoding="utf-8")
+    _print(scored)
+    return 0
+
+
+def _print(scored: Scored) -> None:
     count = len(scored.translations)
     pace = f"{scored.seconds:.1f} s, {count / scored.seconds:.1f} a second"
     print(f"{count:,} sentences in {pace}")
@@ -87,4 +115,3 @@ def score(
             print(f"{one.name:15s} {one.value:+5.2f}  {one.low:+.2f} to {one.high:+.2f}")
     if scored.above:
         print("95 % intervals of a paired bootstrap over the sentences: of these models, not of other seeds")
-    return 0

@@ -49,7 +49,7 @@ def translate(
     Parameters
     ----------
     run : Path
-        Folder of a run, such as ``runs/STUDY/VARIANT/seed-0``.
+        Folder of a run, such as ``runs/STUDY/VARIANT/seed-0``, or of a checkpoint of transformers.
     *sentences : str
         What to translate; unless given, the lines of the file or of standard input, 1,000 at a time. Before one that
         begins with a dash, write ``--``.
@@ -81,7 +81,8 @@ def translate(
     int
         0.
     """
-    from attnlab.studies.using.trained import fitting, load_run, write
+    from attnlab.studies.using.pretrained import load_trained
+    from attnlab.studies.using.trained import fitting, write
 
     if sentences and file is not None:
         raise SpecError("give sentences or --file, not both")
@@ -89,7 +90,7 @@ def translate(
         _check_no_path(sentence)
     if maps is not None:
         maps.open("a").close()  # before the work, so that a path that cannot be written costs nothing
-    trained = [load_run(folder, which=weights, device=device) for folder in (run, *also)]
+    trained = [load_trained(folder, which=weights, device=device) for folder in (run, *also)]
     for first, some in some_at_a_time(sentences, file):
         if maps is not None and len(some) > MOST_MAPPED:
             raise SpecError(f"--maps takes at most {MOST_MAPPED} sentences; got more")

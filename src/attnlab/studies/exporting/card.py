@@ -14,6 +14,7 @@ from attnlab.studies.judge.collect import read_results
 from attnlab.studies.report import tables, words
 from attnlab.studies.report.markdown import emphasized, escape, table
 from attnlab.studies.run.folder import RULES, STUDY, read_rules
+from attnlab.studies.using.pretrained import NAME
 from attnlab.studies.using.trained import Trained
 from attnlab.tasks.translation.corpora import CORPORA
 from attnlab.training.keeping.result import read_record
@@ -51,7 +52,8 @@ def card(trained: Trained, to: str, differences: Mapping[str, float]) -> str:
     """The text of ``README.md``."""
     spec, record = spec_of(trained), read_record(trained.folder) or {}
     model = type(trained.model).__name__
-    made = f"{count_parameters(trained.model):,} parameters, trained on the task `{trained.task.name}`"
+    origin = "read from a checkpoint" if trained.task.name == NAME else f"trained on the task `{trained.task.name}`"
+    made = f"{count_parameters(trained.model):,} parameters, {origin}"
     checked = "; ".join(f"{difference:.2g} at {size}" for size, difference in differences.items())
     metrics = [(name, f"{value:.6g}") for name, value in record.get("metrics", {}).items()]
     blocks = [
@@ -72,6 +74,8 @@ def card(trained: Trained, to: str, differences: Mapping[str, float]) -> str:
 
 
 def _title(trained: Trained) -> str:
+    if trained.task.name == NAME:
+        return trained.folder.resolve().name
     study, variant, seed = trained.folder.resolve().parts[-3:]
     return f"{study}: {variant}, {seed}"
 

@@ -13,6 +13,7 @@ from attnlab.core.files import read_json
 from attnlab.models.from_checkpoint import open_once, pretrained
 from attnlab.models.table import MODELS
 from attnlab.studies.define.assemble import build_task
+from attnlab.studies.using.pretrained import NAME
 from attnlab.studies.using.trained import Trained
 from attnlab.training.keeping.runs import SPEC
 
@@ -23,7 +24,9 @@ TOLERANCE = 1e-4
 
 
 def spec_of(trained: Trained) -> Mapping[str, Any]:
-    """What was run."""
+    """What was run; of a checkpoint what a study would say of it."""
+    if trained.task.name == NAME:
+        return {"model": {"name": pretrained.__name__, "folder": str(trained.folder)}, "task": {"name": NAME}}
     return read_json(trained.folder / SPEC)
 
 

@@ -10,13 +10,13 @@ from typing import Any, ClassVar, Literal, final
 
 import tokenizers as hf
 
-from attnlab.core.errors import DataError
+from attnlab.core.errors import DataError, SpecError
 from attnlab.core.files import read_json
 from attnlab.core.machine import require_device
 from attnlab.models.from_checkpoint import TOKENIZER, pretrained, read_tokenizer
-from attnlab.models.pretrained.checkpoint import CONFIG, Checkpoint, open_checkpoint, reading
+from attnlab.models.pretrained.checkpoint import CONFIG, Checkpoint, is_checkpoint, open_checkpoint, reading
 from attnlab.studies.using.kept_task import KeptTask
-from attnlab.studies.using.trained import Trained
+from attnlab.studies.using.trained import Trained, load_run
 from attnlab.tasks.codecs import MarkTokens
 
 GENERATION = "generation_config.json"
@@ -163,6 +163,21 @@ def load_pretrained(name: str | Path, *, device: str = "cpu") -> Trained:
     model = pretrained(str(checkpoint.folder)).to(device).eval()
     sizes = {name: size for name, size in checkpoint.spec.items() if name.endswith(("vocab_size", "max_length"))}
     return Trained(checkpoint.folder, model, KeptTask(checkpoint.folder, NAME, sizes, {}, _codec_of(checkpoint)))
+
+
+def load_trained(folder: Path, *, which: str = "last", device: str = "cpu") -> Trained:
+    """The model of a run, as `load_run` loads it, or of a checkpoint of transformers, as `load_pretrained` does.
+
+    Raises
+    ------
+    SpecError
+        As the two, or if the best weights of a checkpoint are asked for, which has one set of them.
+    """
+    if not is_checkpoint(folder):
+        return load_run(folder, which=which, device=device)
+    if which != "last":
+        raise SpecError(f"--weights {which} is of a run; {folder} is a checkpoint, which has one set of weights")
+    return load_pretrained(folder, device=device)
 
 
 def _codec_of(checkpoint: Checkpoint) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,8 +28,6 @@ from attnlab.studies.using.parsing import fitting as fitting_trees
 from attnlab.studies.using.parsing import parses
 from attnlab.studies.using.translating import BATCH, TooLong, Written, listed, translations
 from attnlab.tasks.codecs import SentenceCodec, TreeCodec
-from attnlab.tasks.translation.data import held_out_pairs, held_out_targets
-from attnlab.tasks.translation.scores import Difference, Score, all_scores, judged_differences
 from attnlab.training.keeping.checkpoints import load_model_weights
 from attnlab.training.keeping.runs import RESULT, lost_curve, read_metrics
 
@@ -296,80 +293,6 @@ def _refuse_or_warn(wrong: Mapping[int, str], *, skip: bool) -> None:
         if not skip:
             raise DataError(f"{message} (--skip leaves such sentences out)")
         warnings.warn(f"{message} (left out: an empty line stands in its place)", stacklevel=3)
-
-
-@final
-@dataclass(frozen=True)
-class Scored:
-    """Hold the translations of a held-out part and what they are worth."""
-
-    translations: list[str]  # in the order of the part
-    seconds: float  # what translating took
-    scores: list[Score]  # BLEU, chrF and others, with signatures
-    above: Mapping[str, list[Difference]]
-    """By folder of a run that it was held against, how much more BLEU and chrF have."""
-
-
-def score(
-    trained: Sequence[Trained],
-    part: str = "",
-    *,
-    against: Sequence[Trained] = (),
-    beam: int | None = None,
-    alpha: float | None = None,
-    coverage: float | None = None,
-    replace_unknown: bool | None = None,
-    batch: int = BATCH,
-    cached: bool = True,
-) -> Scored:
-    """Translate a held-out part and compare with the translations of people.
-
-    Parameters
-    ----------
-    trained : sequence of Trained
-        As `translate` takes them.
-    part : str
-        ``validation`` or ``test``; the last that the first run's task has, unless given.
-    against : sequence of Trained
-        Runs that translate the same sentences, each by itself, for a paired bootstrap over them.
-    beam, alpha, coverage, replace_unknown, batch, cached
-        As `translate` takes them.
-
-    Returns
-    -------
-    Scored
-        Translations, time, scores.
-
-    Raises
-    ------
-    RunError
-        As in `translate`; or if a run that is held against has other sentences in that part.
-    SpecError
-        If the task has no such part.
-    DataError
-        If the part is missing, or has changed since the run was made.
-    """
-    codec, data = sentence_codec(trained), trained[0].task.data
-    part = part or list(data["parts"])[-1]
-    pairs = held_out_pairs(data, part)
-    for other in against:
-        lower = sentence_codec([other]).tokenizer.lowercase
-        if held_out_pairs(other.task.data, part) != pairs or lower != codec.tokenizer.lowercase:
-            raise RunError(f"{other.folder} translates other sentences than {trained[0].folder}, or in another case")
-    how: dict[str, Any] = {"beam": beam, "alpha": alpha, "coverage": coverage, "batch": batch, "cached": cached}
-    how["replace_unknown"] = replace_unknown
-    sources, references, language = [pair.source for pair in pairs], held_out_targets(data, part), codec.languages[1]
-    began = time.perf_counter()
-    found = translate(trained, sources, **how)
-    seconds = time.perf_counter() - began
-    lowercase = codec.tokenizer.lowercase
-    above = {
-        str(other.folder): judged_differences(
-            found, translate([other], sources, **how), references, language, lowercase=lowercase
-        )
-        for other in against
-    }
-    return Scored(found, seconds, all_scores(found, references, language, lowercase=lowercase), above)
 
 
 def sentence_codec(trained: Sequence[Trained]) -> SentenceCodec:
