@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import typing
@@ -341,6 +342,30 @@ def test_bash_completes_files_itself_and_closed_choices_are_known(capsys):
     assert "compgen -f" not in script
     assert all(f"_c=({choices})" in script for choices in ('"cpu" "cuda"', '"last" "best"', '"zero" "mean" "resample"'))
     assert '_c=("torch-export" "onnx" "huggingface")' in script
+
+
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
+@pytest.mark.parametrize(
+    ("loaded", "said"),
+    [
+        ("fpath=(. $fpath); autoload -Uz _attnlab; _attnlab; _attnlab", ["asked for arguments"] * 2),
+        ('eval "$(< _attnlab)"', ["known: _cyclopts_attnlab attnlab"]),
+    ],
+)
+def test_zsh_calls_what_completes_however_it_is_loaded(loaded, said, tmp_path, capsys):
+    assert call(["completion", "zsh"]) == FINE
+    (tmp_path / "_attnlab").write_text(capsys.readouterr().out, encoding="utf-8")
+    stubs = "_arguments() { print asked for arguments }; compdef() { print known: $* }; words=(attnlab ru); CURRENT=2; "
+    found = subprocess.check_output(["zsh", "-f", "-c", stubs + loaded], cwd=tmp_path, text=True)
+    assert found.splitlines() == said
+
+
+def test_zsh_completes_files_where_a_name_of_one_stands_first(capsys):
+    assert call(["completion", "zsh"]) == FINE
+    first = re.findall(r"^ +'1:.*' \\$", capsys.readouterr().out, flags=re.MULTILINE)
+    actions = ("->cmds", ":_files", ":_cyclopts_attnlab_complete")
+    assert [one for one in first if not one.removesuffix("' \\").endswith(actions)] == []
+    assert any(one.lstrip().startswith("'1:FILE.py") for one in first)
 
 
 def test_choices_on_the_command_line_are_those_of_the_library():

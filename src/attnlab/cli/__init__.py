@@ -26,8 +26,9 @@ Try: attnlab run shapes
 """
 COMPLETION = """Print what lets a shell complete commands.
 
-bash: `eval "$(attnlab completion bash)"` in `~/.bashrc`. zsh: `attnlab completion zsh > FOLDER/_attnlab`, a folder of
-`$fpath`. fish: `attnlab completion fish > ~/.config/fish/completions/attnlab.fish`.
+bash: `eval "$(attnlab completion bash)"` in `~/.bashrc`. zsh: the same with `zsh` in `~/.zshrc`, behind `compinit`, or
+`attnlab completion zsh > FOLDER/_attnlab`, a folder of `$fpath`. fish:
+`attnlab completion fish > ~/.config/fish/completions/attnlab.fish`.
 """
 
 
