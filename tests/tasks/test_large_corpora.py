@@ -138,7 +138,9 @@ def test_objects_are_pairs_and_an_address_is_read(tmp_path):
     assert decoded == [*PAIRS[0], *PAIRS[1]]
     assert [pair[::-1] for pair in task.data.sentences("validation")] == back.data.sentences("validation")
     assert task.describe()["parts"] == {"train": 200, "validation": 30}
-    with pytest.raises(DataError, match=r"no file memory://corpus/exam.en \(nor exam.tsv, .jsonl or .tmx\)"):
+    with pytest.raises(
+        DataError, match=r"no file memory://corpus/exam.en \(nor exam.tsv, .jsonl, .tmx, .csv, .parquet or .arrow\)"
+    ):
         task_of("memory://corpus", test="exam")
 
 

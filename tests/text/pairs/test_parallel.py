@@ -9,7 +9,7 @@ import pytest
 
 from attnlab.core.errors import DataError
 from attnlab.text.pairs import tmx
-from attnlab.text.pairs.parallel import MemoryFile, ObjectFile, Pair, Part, TabFile, TwoFiles, place_of
+from attnlab.text.pairs.parallel import MemoryFile, ObjectFile, Pair, Part, TabFile, TableFiles, TwoFiles, place_of
 
 
 @pytest.fixture
@@ -86,6 +86,83 @@ def test_a_file_with_tabs(tmp_path):
         DataError, match=r"pairs.tsv, line 2: a sentence, a tab and its translation are needed; got 'Two men'"
     ):
         list(TabFile(str(path)).pairs())
+
+
+@pytest.mark.parametrize(
+    ("heading", "row", "begins"),
+    [
+        ("id\tDE\tnotes\ten\n", "7\tEin Hund.\t\tA dog.\n", 2),
+        ("source\ttarget\n", "A dog.\tEin Hund.\n", 2),
+        ("", "7\tA dog.\t12\tEin Hund.\n", 1),  # numbers of the sentences, as Tatoeba exports them
+    ],
+)
+def test_columns_of_sentences_are_found(tmp_path, heading, row, begins):
+    path = tmp_path / "pairs.tsv"
+    path.write_text(heading + 20 * row + "8\t9\t10\t11\n", encoding="utf-8")
+    part = Part(TabFile(str(path), ("en", "de")))
+    found = list(Part.from_json(part.to_json()).pairs())
+    assert found[:20] == [(begins + number, ("A dog.", "Ein Hund.")) for number in range(20)]
+    assert len(found) == 21
+
+
+def test_numbers_that_translate_numbers_are_sentences(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("12\t21\n34\t43\n", encoding="utf-8")
+    assert list(TabFile(str(path), ("en", "de")).pairs()) == [("12", "21"), ("34", "43")]
+
+
+CSV = 'de,id,en\n"Ein Hund, nass",1," A dog,\nwet"\n\n,2,Two\n'
+PAIRS = [("A dog, wet", "Ein Hund, nass"), ("Two", "")]
+
+
+@pytest.mark.parametrize("content", [CSV, CSV.replace("en", "source").replace("de,", "target,"), "\ufeff" + CSV])
+def test_a_table_of_commas(tmp_path, content):
+    path = tmp_path / "pairs.csv"
+    path.write_text(content, encoding="utf-8")
+    text = TableFiles((str(path),), ("en", "de"))
+    assert list(text.pairs()) == PAIRS
+    path.write_text(content.replace("Ein Hund, nass", "Ein Hund").replace(",", ";"), encoding="utf-8")
+    assert next(text.pairs()) == ("A dog; wet", "Ein Hund")
+
+
+def test_tables_of_columns_and_of_translations(tmp_path):
+    pyarrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+    sides = {"en": ["A dog,\nwet", "Two"], "de": ["Ein Hund, nass", None]}
+    both = [dict(zip(sides, pair, strict=True)) for pair in zip(*sides.values(), strict=True)]
+    for name, table in (("flat", sides), ("nested", {"id": [1, 2], "translation": both})):
+        parquet.write_table(pyarrow.table(table), tmp_path / f"{name}.parquet")
+    paths = tuple(str(tmp_path / f"{name}.parquet") for name in ("flat", "nested"))
+    part = Part.from_json(Part(TableFiles(paths, ("en", "de"))).to_json())
+    assert list(part.text.pairs()) == 2 * PAIRS
+    assert part.text.files == paths
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("hello,hallo\n", r"has no columns 'en' and 'de' \(nor source and target, .*\); it has hello, hallo"),
+        ("", "it has none"),
+        ("en,de\none,eins\ntwo\n", "pairs.csv, line 3: 2 columns are needed; got 1"),
+        (b"en,de\none,f\xfcnf\n", "pairs.csv cannot be read: .*; save it as UTF-8"),
+        ('en,de\none,"eins\n', "pairs.csv, line 2: cannot be read as CSV: unexpected end of data"),
+    ],
+)
+def test_a_table_without_pairs_is_an_error(tmp_path, content, said):
+    path = tmp_path / "pairs.csv"
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(DataError, match=said):
+        list(TableFiles((str(path),), ("en", "de")).pairs())
+
+
+def test_a_translation_that_is_no_text_is_an_error(tmp_path):
+    pyarrow, parquet = (pytest.importorskip(name) for name in ("pyarrow", "pyarrow.parquet"))
+    path = tmp_path / "pairs.parquet"
+    parquet.write_table(pyarrow.table({"en": ["one"], "de": [1]}), path)
+    with pytest.raises(DataError, match="row 1: two texts are needed; got"):
+        list(TableFiles((str(path),), ("en", "de")).pairs())
+    parquet.write_table(pyarrow.table({"translation": [{"en": "one"}]}), path)
+    with pytest.raises(DataError, match=r"has no columns 'en' and 'de' .* it has translation\.en"):
+        list(TableFiles((str(path),), ("en", "de")).pairs())
 
 
 def test_a_long_line_is_shortened_in_an_error(tmp_path):

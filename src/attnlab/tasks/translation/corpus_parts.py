@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 from attnlab.core.cache import keep_result, read_result
 from attnlab.core.errors import DataError, SpecError, nearest
 from attnlab.tasks.datasets import locate_named
 from attnlab.tasks.translation.corpora import CORPORA
+from attnlab.text.compressed import without_compression
+from attnlab.text.pairs.columns import COMMAS
 from attnlab.text.pairs.parallel import (
     MemoryFile,
     ObjectFile,
     ParallelText,
     Part,
     TabFile,
+    TableFiles,
     TwoFiles,
     decoded_lines,
     numbered,
     place_of,
 )
-from attnlab.text.sources import OBJECTS, is_file, is_folder, sha256_of
+from attnlab.text.rows import TABLES
+from attnlab.text.sources import OBJECTS, ONE_VALUE, find_sources, is_file, is_folder, sha256_of
+
+Name = TypeVar("Name")
 
 HELD_OUT_SHARE, MOST_HELD_OUT = 20, 2000
 """Where a person's own text comes without a validation part: one pair in so many, at most so many."""
 ENDINGS = ("", ".gz")
-MEMORY = ".tmx"
+MEMORY, TABS = ".tmx", ".tsv"
+FORMS = (TABS, OBJECTS, MEMORY, COMMAS, *TABLES)
+SAVED = "state.json"
+"""What Hugging Face's ``datasets`` puts beside the tables of one part."""
+VALIDATION = ("val", "validation", "valid", "dev")
+"""What a part for validation is called, the first that is there."""
 
 
 def read_sentences(file: Path | BinaryIO, name: str = "") -> Iterator[str]:
@@ -52,9 +64,9 @@ def parts_of(corpus: str, languages: tuple[str, str], *, test: str | None, only:
         chosen = {part: [named.part(name, language) for language in languages] for part, name in wanted.items()}
         return {part: Part(TwoFiles(*(str(locate_named(text)) for text in texts))) for part, texts in chosen.items()}
     path = corpus if "://" in corpus else str(Path(corpus).expanduser().absolute())
-    if is_folder(path):
-        names = _needed({"train": "train", "validation": "val", "test": test}, only)
-        return {part: Part(_own_text(f"{path}/{name}", languages)) for part, name in names.items()}
+    if is_folder(path) and not is_file(f"{path}/{SAVED}"):
+        wanted = _needed({"train": ("train",), "validation": VALIDATION, "test": (test,) if test else None}, only)
+        return {part: Part(_part_in(path, names, languages)) for part, names in wanted.items()}
     text = _own_text(path, languages, corpus)
     if test:
         raise DataError(f"a test part needs a folder with train, val and {test}; {corpus} is one text")
@@ -62,7 +74,7 @@ def parts_of(corpus: str, languages: tuple[str, str], *, test: str | None, only:
     return {"train": Part(text, cut), "validation": Part(text, cut, held_out=True)}
 
 
-def _needed(names: Mapping[str, str | None], only: str | None) -> dict[str, str]:
+def _needed(names: Mapping[str, Name | None], only: str | None) -> dict[str, Name]:
     """The parts that there are, or the one that is wanted, with what they are called."""
     return {part: name for part, name in names.items() if name and only in (None, part)}
 
@@ -95,28 +107,56 @@ def _cut(text: ParallelText, corpus: str) -> int:
     return cut
 
 
+def _part_in(folder: str, names: Sequence[str], languages: tuple[str, str]) -> ParallelText:
+    """A part of a folder, by the first of its names under which there is anything."""
+    for name in names:
+        if found := _text_at(f"{folder}/{name}", languages):
+            return found
+    return _own_text(f"{folder}/{names[0]}", languages)
+
+
 def _own_text(path: str, languages: tuple[str, str], asked: str = "") -> ParallelText:
-    """The text whose files begin like a path: one per language, or one of tabs, of JSON objects, or of units."""
+    """The text whose files begin like a path, or an error that says what may be there."""
+    if found := _text_at(path, languages):
+        return found
+    missing = next(one for one in languages if _of_language(path, one) is None)
+    hint = f", and no corpus is named '{asked}'; {nearest(asked, CORPORA)}" if asked else ""
+    forms = f"{', '.join(FORMS[1:-1])} or {FORMS[-1]}"
+    raise DataError(f"no file {path}.{missing} (nor {path.rpartition('/')[2]}{TABS}, {forms}){hint}")
+
+
+def _text_at(path: str, languages: tuple[str, str]) -> ParallelText | None:
+    """The text whose files begin like a path: one of each language, one of pairs, or tables; None without."""
     if is_file(path):
         return _one_file(path, languages)
     for ending in ENDINGS:
-        for form in (".tsv", OBJECTS, MEMORY):
+        for form in FORMS:
             if is_file(f"{path}{form}{ending}"):
                 return _one_file(f"{path}{form}{ending}", languages)
-    found = []
-    for language in languages:
-        there = [place for ending in ENDINGS if is_file(place := f"{path}.{language}{ending}")]
-        if not there:
-            hint = f", and no corpus is named '{asked}'; {nearest(asked, CORPORA)}" if asked else ""
-            raise DataError(
-                f"no file {path}.{language} (nor {path.rpartition('/')[2]}.tsv, {OBJECTS} or {MEMORY}){hint}"
-            )
-        found.append(there[0])
-    return TwoFiles(*found)
+    sides = [_of_language(path, language) for language in languages]
+    if sides[0] and sides[1]:
+        return TwoFiles(sides[0], sides[1])
+    tables = _tables_at(path)
+    return TableFiles(tables, languages) if tables else None
+
+
+def _of_language(path: str, language: str) -> str | None:
+    return next((place for ending in ENDINGS if is_file(place := f"{path}.{language}{ending}")), None)
+
+
+def _tables_at(path: str) -> tuple[str, ...]:
+    """The tables in a folder, or those of a part as Hugging Face's hub has them: ``train-00000-of-00002.parquet``."""
+    found: list[str] = []
+    for place in (path, *(f"{path}-*-of-*{form}" for form in TABLES)):
+        with contextlib.suppress(DataError):
+            found += [one.path for one in find_sources(place) if one.is_table]
+    return tuple(found)
 
 
 def _one_file(path: str, languages: tuple[str, str]) -> ParallelText:
-    form = path.removesuffix(".gz").lower()
-    if form.endswith(OBJECTS):
+    form = without_compression(path).lower()
+    if form.endswith((OBJECTS, ONE_VALUE)):
         return ObjectFile(path, languages)
-    return MemoryFile(path, languages) if form.endswith(MEMORY) else TabFile(path)
+    if form.endswith((COMMAS, *TABLES)):
+        return TableFiles((path,), languages)
+    return MemoryFile(path, languages) if form.endswith(MEMORY) else TabFile(path, languages)

@@ -203,7 +203,7 @@ def read_references(part: Part, paths: Sequence[str]) -> list[list[str]]:
             raise DataError(
                 f"{path} has {len(lines):,} lines and {part.text.files[0]} {total:,}: one for each is needed"
             )
-        found.append([lines[number - 1] for number, _ in part.pairs()])
+        found.append([lines[number - part.text.begins] for number, _ in part.pairs()])
     return found
 
 

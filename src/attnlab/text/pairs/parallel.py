@@ -16,10 +16,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, BinaryIO, ClassVar, NamedTuple, final
 
 from attnlab.core.errors import DataError
+from attnlab.text.pairs.columns import NESTED, columns_of_text, names_of, read_sides
 from attnlab.text.pairs.tmx import read_units
 from attnlab.text.sources import SHOWN, open_bytes, parse_line, said
 
 LINES_NAMED = 5  # of those that are left out
+LOOKED_AT = 16  # lines by which columns are told apart
 
 
 @final
@@ -45,6 +47,7 @@ class TwoFiles:
 
     source: str  # path or address; UTF-8, one sentence a line
     target: str  # the same, in the other language
+    begins: ClassVar[int] = 1  # number of the line of the first pair
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -76,24 +79,44 @@ class TwoFiles:
 @final
 @dataclass(frozen=True)
 class TabFile:
-    """Read one file with a sentence, a tab and its translation on every line."""
+    """Read one file with a sentence, a tab and its translation on every line.
+
+    Where the first line names both languages, or ``source`` and ``target``, those columns are read; else the first two
+    that are not numbers all the way down, so that the numbers of sentences are none.
+    """
 
     path: str  # path or address; UTF-8
+    languages: tuple[str, str] = ("", "")  # codes, from and to
 
     @property
     def files(self) -> tuple[str, ...]:
         """What is read."""
         return (self.path,)
 
+    @functools.cached_property
+    def _named(self) -> tuple[int, int] | None:
+        """The columns of the two sides, if the first line names them."""
+        known = next(numbered(self.path), "").split("\t")
+        names = names_of(known, self.languages)
+        return None if names is None else (known.index(names[0]), known.index(names[1]))
+
+    @property
+    def begins(self) -> int:
+        """Number of the line of the first pair."""
+        return 1 if self._named is None else 2
+
     def pairs(self) -> Iterator[Pair]:
         """All pairs, those with an empty side among them."""
-        for number, line in enumerate(numbered(self.path), start=1):
-            source, tab, rest = line.partition("\t")
-            if not tab and line:
+        lines = itertools.islice(numbered(self.path), self.begins - 1, None)
+        first = list(itertools.islice(lines, LOOKED_AT))
+        places = self._named or columns_of_text([line.split("\t") for line in first if line])
+        for number, line in enumerate(itertools.chain(first, lines), start=self.begins):
+            row = line.split("\t")
+            if line and len(row) <= max(places):
                 raise DataError(
                     f"{self.path}, line {number}: a sentence, a tab and its translation are needed; got {_shown(line)}"
                 )
-            yield Pair(source.strip(), rest.partition("\t")[0].strip())
+            yield Pair(row[places[0]].strip(), row[places[1]].strip()) if line else Pair("", "")
 
 
 @final
@@ -102,8 +125,8 @@ class ObjectFile:
     """Read one file with a JSON object on every line that holds the sentence of each language, or such an object."""
 
     path: str  # path or address; UTF-8
-    languages: tuple[str, str]  # fields, from and to
-    nested: ClassVar[str] = "translation"  # the field that may hold them both, as in Hugging Face's corpora
+    languages: tuple[str, str]  # fields, from and to; else they are called source and target
+    begins: ClassVar[int] = 1  # number of the first line
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -115,8 +138,11 @@ class ObjectFile:
         for number, line in enumerate(numbered(self.path), start=1):
             try:
                 found: dict[str, Any] = parse_line(line) if line else dict.fromkeys(self.languages, "")
-                source, target = (found.get(self.nested, found)[language].strip() for language in self.languages)
-                yield Pair(" ".join(source.split("\n")), " ".join(target.split("\n")))
+                nested = found.get(NESTED)
+                sides = nested if isinstance(nested, dict) else found
+                yield Pair(
+                    *(_one_line(sides[name]) for name in names_of(list(sides), self.languages) or self.languages)
+                )
             except (ValueError, LookupError, AttributeError) as error:
                 raise DataError(
                     f"{self.path}, line {number}: a JSON object with texts in '{self.languages[0]}' and "
@@ -131,6 +157,7 @@ class MemoryFile:
 
     path: str  # path or address
     languages: tuple[str, str]  # codes, from and to; a memory's ``en-GB`` is ``en`` too
+    begins: ClassVar[int] = 1  # number of the first line
 
     @property
     def files(self) -> tuple[str, ...]:
@@ -157,8 +184,34 @@ class MemoryFile:
         return unit.get(code) or next((text for one, text in unit.items() if one.startswith(f"{code}-")), "")
 
 
-ParallelText = TwoFiles | TabFile | ObjectFile | MemoryFile
-KINDS: Mapping[str, type[ParallelText]] = {kind.__name__: kind for kind in (TwoFiles, TabFile, ObjectFile, MemoryFile)}
+@final
+@dataclass(frozen=True)
+class TableFiles:
+    """Read tables with a column for each side, or one that holds both: CSV with a line of names, Parquet, Arrow."""
+
+    paths: tuple[str, ...]  # or addresses; read one after the other
+    languages: tuple[str, str]  # names of columns, from and to; else they are called source and target
+    begins: ClassVar[int] = 1  # rows are numbered, over all files
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """What is read."""
+        return tuple(self.paths)
+
+    def pairs(self) -> Iterator[Pair]:
+        """All pairs, those with an empty side among them."""
+        for path in self.paths:
+            with said(path), open_bytes(path) as file:
+                for number, sides in enumerate(read_sides(file, path, self.languages), start=1):
+                    if not all(side is None or isinstance(side, str) for side in sides):
+                        raise DataError(f"{path}, row {number}: two texts are needed; got {_shown(str(sides))}")
+                    yield Pair(*(_one_line(side or "") for side in sides))
+
+
+ParallelText = TwoFiles | TabFile | ObjectFile | MemoryFile | TableFiles
+KINDS: Mapping[str, type[ParallelText]] = {
+    kind.__name__: kind for kind in (TwoFiles, TabFile, ObjectFile, MemoryFile, TableFiles)
+}
 
 
 @final
@@ -199,7 +252,7 @@ class Part:
     def pairs(self, empty: LeftOut | None = None) -> Iterator[tuple[int, Pair]]:
         """The pairs that have two sides, with their line numbers from 1."""
         without = set(self.without)
-        for number, pair in enumerate(self.text.pairs(), start=1):
+        for number, pair in enumerate(self.text.pairs(), start=self.text.begins):
             elsewhere = self.cut is not None and (place_of(pair.source) < self.cut) != self.held_out
             if elsewhere or pair.source in without:
                 continue
@@ -215,8 +268,9 @@ class Part:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Part:
         """What another process named."""
-        text = KINDS[content["kind"]](**content["text"])
-        return cls(text, content["cut"], content["held_out"], tuple(content["without"]))
+        text: dict[str, Any] = content["text"]
+        fields: dict[str, Any] = {name: tuple(one) if isinstance(one, list) else one for name, one in text.items()}
+        return cls(KINDS[content["kind"]](**fields), content["cut"], content["held_out"], tuple(content["without"]))
 
     @functools.cached_property
     def sentences(self) -> list[Pair]:
@@ -244,6 +298,10 @@ def _decoded(line: bytes, name: str, number: int) -> str:
             f"{name}, line {number}: must be UTF-8; got byte 0x{line[error.start]:02x} at its character "
             f"{len(line[: error.start].decode('utf-8', 'replace')) + 1}: {error.reason}; save it as UTF-8 and try again"
         ) from error
+
+
+def _one_line(text: str) -> str:
+    return unicodedata.normalize("NFC", " ".join(text.strip().split("\n")))
 
 
 def _shown(line: str) -> str:

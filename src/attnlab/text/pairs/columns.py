@@ -1,0 +1,87 @@
+"""Tables of pairs: which columns hold the two sides, and their rows, from CSV, Parquet and Arrow files."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, BinaryIO
+
+from attnlab.core.errors import DataError
+from attnlab.text.compressed import without_compression
+from attnlab.text.rows import TABLES, read_columns
+
+COMMAS = ".csv"
+DELIMITERS = ",;\t"  # of CSV files: whichever stands most often in the line of names
+LONGEST_CELL = 2**31 - 1  # characters; Python stops at 2**17
+NESTED = "translation"
+"""The column, or the field of an object, that may hold both sides, as in Hugging Face's corpora."""
+GENERAL = (("source", "target"), ("src", "tgt"), ("src", "trg"))
+"""What the sides are called where they are not called by their languages."""
+WHOLE = re.compile(r"\d+")
+
+
+def names_of(known: Sequence[str], languages: tuple[str, str]) -> tuple[str, str] | None:
+    """What the two sides are called among some names, whatever the case; None if they are not there."""
+    as_written = {name.strip().casefold(): name for name in reversed(known)}
+    for pair in (languages, *GENERAL):
+        found = [as_written.get(name.casefold()) for name in pair]
+        if found[0] is not None and found[1] is not None:
+            return found[0], found[1]
+    return None
+
+
+def columns_of_text(rows: Sequence[Sequence[str]]) -> tuple[int, int]:
+    """The first two columns of some rows that are not numbers all the way down, such as those of sentences are."""
+    width = min(map(len, rows), default=0)
+    texts = [column for column in range(width) if not all(WHOLE.fullmatch(row[column].strip()) for row in rows)]
+    return (texts[0], texts[1]) if len(texts) > 1 else (0, 1)
+
+
+def read_sides(file: BinaryIO, path: str, languages: tuple[str, str]) -> Iterator[tuple[Any, Any]]:
+    """The two sides of every row of a CSV, Parquet or Arrow file.
+
+    Raises
+    ------
+    DataError
+        If it cannot be read as a table, or has no columns by these names.
+    """
+    if without_compression(path).endswith(TABLES):
+        for batch in read_columns(file, path, None):
+            names = names_of(list(batch), languages)
+            if names is None and NESTED in batch:
+                yield from (_sides_in(one, path, languages) for one in batch[NESTED])
+            else:
+                source, target = names or _missing(path, list(batch), languages)
+                yield from zip(batch[source], batch[target], strict=True)
+        return
+    csv.field_size_limit(LONGEST_CELL)
+    with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+        first = text.readline()
+        delimiter = max(DELIMITERS, key=first.count)
+        known = next(csv.reader([first], delimiter=delimiter), [])
+        source, target = names_of(known, languages) or _missing(path, known, languages)
+        places, reader = (known.index(source), known.index(target)), csv.reader(text, delimiter=delimiter, strict=True)
+        try:
+            for row in filter(None, reader):
+                if len(row) != len(known):
+                    line = reader.line_num + 1
+                    raise DataError(f"{path}, line {line}: {len(known)} columns are needed; got {len(row)}")
+                yield row[places[0]], row[places[1]]
+        except csv.Error as error:
+            raise DataError(f"{path}, line {reader.line_num + 1}: cannot be read as CSV: {error}") from error
+
+
+def _sides_in(both: Any, path: str, languages: tuple[str, str]) -> tuple[Any, Any]:
+    """The sides of a translation that holds several languages."""
+    held: Mapping[str, Any] = both if isinstance(both, Mapping) else {}
+    source, target = names_of(list(held), languages) or _missing(path, [f"{NESTED}.{name}" for name in held], languages)
+    return held[source], held[target]
+
+
+def _missing(path: str, known: Sequence[str], languages: tuple[str, str]) -> tuple[str, str]:
+    raise DataError(
+        f"{path} has no columns '{languages[0]}' and '{languages[1]}' (nor source and target, nor a {NESTED} with "
+        f"both); it has {', '.join(known) or 'none'}"
+    )
