@@ -232,6 +232,28 @@ def test_the_blocks_of_a_model_are_asked_once_per_class():
     assert list(check_residual(examine(Model(RIGHT["pre-norm"]), **convention))) == []
 
 
+class Stufe(Block):
+    """A step of a model, by a name that says nothing."""
+
+
+class Added(Model):
+    """Adds what each of its parts gives to what that was given."""
+
+    def forward(self, tokens):
+        x = self.embed(tokens)
+        for block in self.blocks:
+            x = x + block(x)
+        return self.head(x)
+
+
+@pytest.mark.parametrize(("kind", "wiring", "found"), [(Model, "no skip at all", 1), (Added, "no skip at all", 0)])
+def test_parts_of_one_class_that_follow_each_other_are_blocks_whatever_they_are_called(kind, wiring, found):
+    model = kind(MISSING[wiring])
+    model.blocks = nn.ModuleList(Stufe(MISSING[wiring]) for _ in range(3))
+    convention = {"kind": "model", "takes": "tokens", "d_in": 0, "d_out": 17, "vocab_size": 17}
+    assert len(list(check_residual(examine(model, **convention)))) == found
+
+
 class DecoderOfTokens(nn.Module):
     """Adds what it sees of a memory to its own tokens."""
 

@@ -180,12 +180,21 @@ def test_a_comparison_needs_a_metric_of_both(said):
         parse_case(said(variants=TWO, saw=saw, expected="one is better than other"))
 
 
-def test_file_and_line_are_named(said, tmp_path):
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"expected": "less"}, "expected cannot be read"),
+        ({"expected": "mine reaches val_loss 1e"}, "expected: '1e' is no number"),
+        ({"saw": {"val_accuracy": 31}}, "saw.mine: val_accuracy is a fraction of 1; got 31"),
+    ],
+)
+def test_file_and_line_are_named(said, tmp_path, changes, sentence):
     file = tmp_path / "case.yaml"
     with file.open("w") as out:
-        YAML().dump(said(expected="less"), out)
-    line = next(i for i, text in enumerate(file.read_text().splitlines(), 1) if text.startswith("expected"))
-    with pytest.raises(SpecError, match=rf"case.yaml line {line}: expected cannot be read"):
+        YAML().dump(said(**changes), out)
+    (key,) = changes
+    line = next(i for i, text in enumerate(file.read_text().splitlines(), 1) if text.startswith(key))
+    with pytest.raises(SpecError, match=rf"case.yaml line {line}: {sentence}"):
         load_case(file)
 
 
@@ -279,3 +288,13 @@ def test_only_a_task_that_counts_right_answers_has_an_accuracy_in_training():
     measured = {"metrics": [Metric("val_accuracy", "fraction", "higher", "predicted right")], "judged": ()}
     assert "train_accuracy" not in metrics_of(SimpleNamespace(**measured))
     assert "train_accuracy" in metrics_of(SimpleNamespace(**measured, accuracy=lambda predict, batches: 1.0))
+
+
+def test_an_error_in_units_of_the_data_is_a_reading_of_a_normalized_one():
+    mse = Metric("val_mse", "normalized squared error", "lower", "mean squared error")
+    read = {
+        deviation: dict(possible.readings(mse, SimpleNamespace(deviation=deviation))) for deviation in (650.0, None)
+    }
+    (of_data,) = read[650.0].keys() - read[None].keys()
+    assert read[650.0][of_data](0.04) == 16_900
+    assert "units of the data" in of_data

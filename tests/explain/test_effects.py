@@ -12,13 +12,16 @@ import torch
 from tests.explain.conftest import OWN
 from torch.nn import functional
 
-from attnlab.core.contracts import Metric
+from attnlab.core.contracts import Batch, Metric
+from attnlab.explain.case import Quantity
+from attnlab.explain.causes import signatures
 from attnlab.explain.causes.candidates import candidates
 from attnlab.explain.causes.cause import phase_of
 from attnlab.explain.causes.known import Known
 from attnlab.explain.causes.own_code import Examined, Exchangeable, examine, exchangeable
 from attnlab.explain.causes.removals import STILL
 from attnlab.explain.causes.signatures import SIGNATURES, measure
+from attnlab.explain.stages.suspecting import suspects
 from attnlab.explain.trials.effects import effects, mean_of, within_noise
 from attnlab.explain.trials.rates import tuned
 from attnlab.explain.trials.setups import Run, Setup
@@ -348,6 +351,17 @@ def test_answers_that_training_cannot_make_larger_are_multiplied(tmp_path):
     torch.testing.assert_close(larger(x), mending["answers_times"] * model(x))
 
 
+@pytest.mark.parametrize(("factor", "small"), [(1.0, True), (5.0, False)])
+def test_answers_that_tell_nearly_all_are_not_too_small(factor, small):
+    labels = torch.arange(20) % 2
+    task = SimpleNamespace(loss=lambda outputs, batch: functional.cross_entropy(outputs, batch.targets))
+    model = torch.nn.Module()
+    model.forward = lambda inputs: factor * inputs  # the right answers
+    batch = Batch((functional.one_hot(labels, 2).float(),), labels)
+    sign = next(one for one in SIGNATURES if one.name == "small answers")
+    assert bool(sign.of(signatures._sharper(model, task, batch))) == small
+
+
 def test_branches_that_training_left_closed_are_opened(tmp_path):
     task = copying(tmp_path)
     setup = Setup("mine", task, {"name": f"{OWN}:Calm"}, {"budget": {"steps": 40}})
@@ -628,6 +642,28 @@ def test_pieces_of_one_source_that_stand_together_are_a_leak(tmp_path):
     known = Known(Setup("mine", task, {"name": "encoder"}, {"budget": {"steps": 40}}), build_task(task))
     (cause,) = (one for one in candidates({"mine": known}) if one.name == "leaking split")
     assert cause.changes["mine"] == {"task": {"split": "contiguous"}}
+
+
+@pytest.mark.parametrize(("copies", "tried"), [(1, True), (4, False)])
+def test_items_of_training_are_held_out_in_place_of_files_where_they_are_no_copies(copies, tried, tmp_path):
+    draw = np.random.default_rng(0)
+    for name, count in (("here", 60), ("there", 20)):
+        np.save(tmp_path / f"{name}_x.npy", np.repeat(draw.normal(size=(count, 7, 1)), copies, axis=0))
+        np.save(tmp_path / f"{name}_y.npy", np.repeat(np.arange(count) % 2, copies))
+    files = {name: [str(tmp_path / f"{name}_{what}.npy") for what in "xy"] for name in ("here", "there")}
+    task = {"name": "classify", "inputs": files["here"][0], "labels": files["here"][1], "validation": files["there"]}
+    known = Known(Setup("mine", task, {"name": "encoder"}, {"budget": {"steps": 40}}), build_task(task))
+    found = {one.name: one.changes["mine"] for one in candidates({"mine": known})}
+    assert found.get("held-out items of another source") == ({"task": {"validation": 0.1}} if tried else None)
+
+
+def test_numbers_as_they_are_are_normalized_with_errors_in_their_units(tmp_path):
+    task = {**copying(tmp_path), "normalize": False}
+    known = Known(Setup("mine", task, {"name": "encoder"}, {"budget": {"steps": 40}}), build_task(task))
+    held_out, trained = (Metric(name, "squared error", "lower", "") for name in ("val_mse", "train_loss"))
+    for metric, change in ((held_out, {"task": {"normalize": "internally"}}), (trained, None)):
+        causes = suspects(Quantity(metric, "mine", None, 9.0, 1.0), {"mine": known}, None)
+        assert {one.name: one.changes["mine"] for one in causes}.get("normalize: false") == change
 
 
 def test_where_order_is_invisible_what_attends_instead_tells_places(tmp_path):

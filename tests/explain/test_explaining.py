@@ -332,6 +332,9 @@ def test_errors_of_one_kind_are_told_once_and_those_of_other_machines_not_at_all
     }
     text = paragraph(Answer("case", "Why?", "loss", "nats", 0.8, 0.2, 1.0, 5, **told))
     assert "finds an error in Net: norms 0 (and 2 more of this kind). The doctor also" in text
+    assert what_next(Answer("case", "Why?", "loss", "nats", 0.8, 0.2, 1.0, 5, **told)).startswith(
+        "Mend what the doctor"
+    )
     assert text.count("finds an error") == 2
     elsewhere = Examined("a.py:Net", "model", findings=findings[-1:])
     text = paragraph(Answer("case", "Why?", "loss", "nats", 0.8, 0.2, 1.0, 5, **{**told, "examined": (elsewhere,)}))
@@ -388,6 +391,16 @@ def test_a_cause_that_carries_more_than_there_was_to_explain_is_said_to(carried,
     answer = Answer(*seen, start=around(3.3), noise=True, shares=(share,), end=around(3.3 - carried))
     assert f"{carried:.0%} of the distance" in paragraph(answer)
     assert ("more than there was to explain" in paragraph(answer)) == more
+    assert ("runs end 0.4 beyond what was expected" in paragraph(answer)) == more
+
+
+def test_a_share_is_the_same_where_the_answer_begins_and_where_the_cause_is_told():
+    share = Share("dropout", "set-up", "nothing is dropped", around(0.96))
+    seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 3.3, 2.3, 1.0, 5)
+    answer = Answer(*seen, start=around(3.22), noise=False, shares=(share,), end=around(2.26))
+    told = paragraph(answer)
+    assert told.startswith("The set-up, dropout, carries most of it (96%).")
+    assert "96% of the distance" in told
 
 
 def test_where_nothing_is_wrong_no_bug_is_named_and_the_rest_stays_unexplained(said, tmp_path):
@@ -480,6 +493,16 @@ def test_no_setting_of_training_is_tried_where_the_first_loss_is_no_number_alrea
     assert answer.verdict == "bug", told
     assert not [line for line in told if "rate" in line and "removed" in line]
     assert "no setting of training is the cause" in answer.error
+
+
+def test_of_code_that_raises_in_training_no_cause_is_tried(said, tmp_path):
+    case = said(variants=own("Tired"), training={"lr": 1e-2, "budget": {"steps": 40}})
+    answer, told = explained(case, tmp_path / "case", seeds=2)
+    assert not [line for line in told if "removed" in line]
+    assert (answer.verdict, answer.cured) == ("bug", ())
+    assert paragraph(answer).startswith("It does not train: its code fails.")
+    assert "no more calls" in paragraph(answer)
+    assert what_next(answer).startswith("Mend what ends its runs")
 
 
 def test_a_bug_that_mending_does_not_reach_is_not_said_to_have_no_effect(said, tmp_path):
@@ -588,4 +611,4 @@ def test_what_ends_beyond_what_was_expected_is_not_unexplained():
     assert waterfall_rows(answer)[-2]["text"] == "+0.2"
     alone = replace(answer, scale="small", seen=0.067)
     assert alone.part(0.22) == "more than 200%"
-    assert "Nothing that matters is left." in paragraph(alone)
+    assert "Nothing that matters is left, and runs end 0.2 beyond what was expected." in paragraph(alone)

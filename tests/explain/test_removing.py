@@ -8,7 +8,9 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from tests.explain.conftest import OWN
 
+from attnlab.core.errors import SpecError
 from attnlab.explain import explaining
 from attnlab.explain.answer import Again, Answer, Share
 from attnlab.explain.case import parse_case
@@ -146,7 +148,7 @@ def test_what_does_not_come_again_with_all_steps_is_a_part_of_its_own_in_shorten
     ]
     assert answer.verdict == "not again"
     told = paragraph(answer)
-    assert "20% of the distance" in told
+    assert "+0.22 [0.21, 0.23] of the 0.24 in these runs, 20% of the distance" in told
     assert "+0.7 (78%) do not come again: nothing that the case says carries them." in told
     assert "Nothing that matters is left" not in told
     assert what_next(answer).startswith("Give the run whose number this is as a case of its own")
@@ -189,9 +191,19 @@ def test_a_number_that_is_too_good_and_comes_again_is_what_its_data_allow():
     assert "stay unexplained" not in told
     assert what_next(answer) == "Compare with numbers of these data: 1.5 is no measure for them."
     assert sum(amount for *_, amount in answer.steps) == pytest.approx(0.46 - 1.5)
+    ahead = Share("outputs that see ahead", "bug", "scores are masked", around(-1.06))
+    removed = paragraph(replace(answer, shares=(ahead,), end=around(1.52)))
+    assert "its data are like that" not in removed  # nothing is left for them
     assert replace(answer, noise=False).comes_of_data is None
     assert replace(answer, noise=None).comes_of_data is data  # of a single run that is near
     assert replace(answer, noise=None, start=around(0.7)).comes_of_data is None
+
+
+def test_of_held_out_items_of_another_source_no_other_split_is_advised():
+    share = Share("held-out items of another source", "set-up", "others are held out", around(-0.45))
+    seen = ("case", "why?", "val_accuracy of 'mine'", "fraction", 0.5, 0.95, 1.0, 5)
+    answer = Answer(*seen, start=around(0.5), noise=True, shares=(share,), end=around(0.95))
+    assert what_next(answer).startswith("Train on items of the source that is held out, too")
 
 
 def test_what_came_nearest_is_said_with_the_mean_of_all_its_runs():
@@ -211,6 +223,10 @@ def test_what_came_nearest_is_said_with_the_mean_of_all_its_runs():
     assert (removing.nearest[0], removing.nearest[1].runs) == ("one", 1)
     told = Answer(*SHORTENED[:-2], 1.0, 3, start=around(3.2), noise=True, end=around(3.2), nearest=removing.nearest)
     assert "'one' came nearest to what was expected: 1.95 without it, in one run." in paragraph(told)
+    as_it_was = Answer(
+        *SHORTENED[:-2], 1.0, 3, start=around(2.4), noise=True, end=around(2.4), nearest=removing.nearest
+    )
+    assert "came nearest" not in paragraph(replace(as_it_was, nearest=("one", around(2.0))))  # it was nearer before
     removing.carry(causes)
     assert (removing.nearest[0], removing.nearest[1].mean) == ("lucky", pytest.approx(2.27, abs=0.02))
 
@@ -252,6 +268,15 @@ def test_what_was_seen_is_held_against_all_steps_before_runs_are_shortened(said,
     assert answer.otherwise is None
     assert [one.within for one in answer.again] == [False]
     assert f"With all steps they gave {answer.entire.mean:.4g}" in paragraph(answer)
+
+
+def test_a_run_that_failed_is_told_where_there_is_too_little_time_for_others(said, tmp_path, monkeypatch):
+    monkeypatch.setattr(Pacing, "_takes", lambda *_: 200.0)
+    monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
+    monkeypatch.setattr(explaining, "suspects", lambda *_: [Cause("nothing", "set-up", "", {}, costs=10_000)])
+    case = parse_case(said(variants={"mine": {"name": f"{OWN}:Lost"}}, saw={"val_loss": 4.0}))
+    with pytest.raises(SpecError, match=r"minutes are too few: .*\. A run of 'mine' failed: .*the loss is nan"):
+        explain(case, tmp_path / "case", seeds=2, minutes=60.0, jobs=1, executor=InProcess())
 
 
 def test_a_number_in_another_unit_is_not_said_to_be_worse_than_chance():

@@ -391,6 +391,25 @@ def test_floors_are_the_mean_and_the_last_value(save):
     assert len(shown["items"][0]["prediction"]) == LENGTH
 
 
+def test_numbers_may_be_normalized_for_the_model_alone(save):
+    draw = np.random.default_rng(3)
+    inputs, targets = draw.normal(2, 3, (50, LENGTH)), draw.normal(40, 7, (50, LENGTH, 2)) * [1, 100]
+    own, inside = (Sequences(save("x", inputs), save("y", targets), normalize=how) for how in (False, "internally"))
+    scale = torch.tensor(inside._scales[1].std)
+    model = lambda batch: torch.zeros_like(batch.targets)  # noqa: E731
+    assert abs(inside.train_batch(0, 0).targets).max() < 10
+    mean = torch.tensor(inside._scales[1].mean)
+    outside = own.evaluate(lambda batch: (model(batch) + mean).float(), "validation")
+    assert inside.evaluate(model, "validation")["val_mse"] == pytest.approx(outside["val_mse"], rel=1e-4)
+    assert outside["val_mse"] > scale.square().mean() / 3
+    assert [floor.value for floor in inside.floors()] == pytest.approx([floor.value for floor in own.floors()])
+    units = {task.metrics[0].unit for task in (own, inside)}
+    assert units == {"squared error in units of the data"}
+    usual = Sequences(save("x", inputs), save("y", inputs))
+    assert usual.deviation == pytest.approx(3, rel=0.2)
+    assert own.deviation is inside.deviation is None  # errors are in these units already
+
+
 def test_classes_at_every_position(save):
     inputs = np.random.default_rng(3).normal(size=(50, LENGTH, FEATURES))
     task = Sequences(save("x", inputs), save("y", (inputs[..., 0] > 0).astype(int)))
@@ -398,6 +417,7 @@ def test_classes_at_every_position(save):
     right = torch.tensor([-5.0, 5.0])
     measured = task.evaluate(lambda batch: (batch.inputs[0][..., :1] - right).abs().neg(), "validation")
     assert measured["val_accuracy"] > 0.85
+    assert task.answers == {"validation": 5 * LENGTH}
     floors = {floor.name: floor.value for floor in task.floors() if floor.metric == "val_accuracy"}
     assert 0.4 < floors["majority class"] < 0.7
     assert task.examples(lambda batch: torch.zeros(*batch.targets.shape, 2))["items"]

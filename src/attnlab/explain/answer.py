@@ -149,6 +149,8 @@ class Answer:
         The variants that the number is about.
     cured : tuple of tuple
         Where no run finished: name and nature of every cause without which runs do.
+    raised : bool
+        Whether no run finished because code raised or ended its process, and no number that was not finite.
     scale : str or None
         The scale at which runs were made; None for what was run by who asked.
     seconds : float
@@ -190,6 +192,7 @@ class Answer:
     notes: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()
     cured: tuple[tuple[str, str], ...] = ()
+    raised: bool = False
     scale: str | None = None
     seconds: float = 0.0
     minutes: float = 0.0
@@ -298,7 +301,7 @@ class Answer:
             return "not again"
         if self.start is None:
             cured = [nature for _, nature in self.cured]
-            bug = "bug" if self.unmeasured and {*cured} <= {OWN} else ""
+            bug = "bug" if self.raised or (self.unmeasured and {*cured} <= {OWN}) else ""
             return next(filter(None, (bug, *cured)), "unexplained")  # pyrefly: ignore
         largest = self.largest
         if self.begins_with_a_bug:

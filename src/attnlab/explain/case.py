@@ -341,7 +341,10 @@ class _Reader:
                 raise self._wrong("saw", f"{where}: task '{task.name}' has no metric '{said}'; it has {known}")
             if (lost := without_a_number(value, metric, task)) is not None:
                 read, how = lost.value, f"which {lost.name} gives: what does not end in a number has learned nothing"
-            check_value(where, metric, read)
+            try:
+                check_value(where, metric, read)
+            except SpecError as error:
+                raise self._wrong(where.partition(".")[0], str(error)) from None
             found[metric.name] = float(read)
             if how:
                 notes.append(
@@ -365,7 +368,9 @@ class _Reader:
                 return self._of_comparison(*compared.groups(), study=study, saw=saw, task=task)
             if reached:
                 variant, metric, value = reached.groups()
-                found = self._of_mapping({self._variant(variant, study): {metric: _number(value)}}, study, task, saw)
+                found = self._of_mapping(
+                    {self._variant(variant, study): {metric: self._number(value)}}, study, task, saw
+                )
                 already = found.metric.improves(found.seen, found.expected)
                 return replace(found, expected=found.seen) if already else found
         raise self._wrong("expected", f"expected cannot be read: {said!r}; it may be {FORMS}")
@@ -396,7 +401,7 @@ class _Reader:
         if not shared:
             raise self._wrong("expected", f"saw has no metric of both '{variant}' and '{beside}'")
         metric = metrics_of(task)[shared[0]]
-        size = 0.0 if by is None else _number(by)
+        size = 0.0 if by is None else self._number(by)
         if size < 0:
             raise self._wrong("expected", f"expected: 'by {by}' is no difference: it must be 0 or more")
         seen = saw[variant][metric.name] - saw[beside][metric.name]
@@ -405,6 +410,12 @@ class _Reader:
         nearest_to_seen = sign * max(size, sign * seen) if better else max(-size, min(size, seen))
         expected = nearest_to_seen + 0.0  # what is as expected needs no explanation; no minus before a 0
         return Quantity(metric, variant, beside, seen, expected)
+
+    def _number(self, text: str) -> float:
+        try:
+            return float(text)
+        except ValueError:
+            raise self._wrong("expected", f"expected: '{text}' is no number") from None
 
     def _variant(self, said: str, study: Study) -> str:
         name = said.strip().strip("'\"")
@@ -438,10 +449,3 @@ def _by_variant(said: Mapping[str, Any], study: Study) -> Mapping[str, Any]:
     named = any(isinstance(row, Mapping) or name in study.variants for name, row in said.items())
     alone = len(study.variants) == 1 and not named
     return {next(iter(study.variants)): said} if alone else said
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise SpecError(f"expected: '{text}' is no number") from None

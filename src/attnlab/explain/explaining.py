@@ -233,7 +233,7 @@ class _Carrying:
             undecided=removing.undecided, nearest=removing.nearest,
             not_tried=tuple(dict.fromkeys([*of_length, *no_time, *unreached, *removing.not_tried])),
             made=made, unmeasured=left, unshown=unshown, brought=brought, error=error,
-            cured=tuple((one.name, one.nature) for one in cured),
+            cured=tuple((one.name, one.nature) for one in cured), raised=start is None and removing.raised,
         )  # fmt: skip
 
 

@@ -213,5 +213,7 @@ def readings(metric: Metric, task: StudyTask) -> Iterator[tuple[str, Callable[[f
             yield "a sum over positions for their mean", lambda value: value * length
     if "mse" in metric.name:
         yield "the root of the squared error", math.sqrt
+        if (deviation := getattr(task, "deviation", None)) is not None:
+            yield "an error in units of the data for one in normalized ones", lambda value: value * deviation**2
     if metric.unit == "fraction":
         yield "wrong answers for right ones", lambda value: 1 - value

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 
 from attnlab.explain.answer import HALF, NOT_IN_CASE, OF_DATA, Again, Answer, Share
-from attnlab.explain.causes.cause import OWN
+from attnlab.explain.causes.cause import ANOTHER_SOURCE, OWN
+from attnlab.explain.causes.own_code import Examined
 from attnlab.explain.causes.removals import REMOVALS
 from attnlab.explain.trials.effects import Estimate
 
@@ -17,6 +18,12 @@ BUGS = frozenset(sign for one in REMOVALS if one.nature == "bug" for sign in one
 """Effects that are bugs wherever they are measured."""
 WHOLLY = 0.995
 """Part of the distance from which on it is all of it."""
+
+OF_THE_DATA = {
+    OF_DATA: "Compare with numbers of these data: {expected:.4g} is no measure for them.",
+    ANOTHER_SOURCE: "Train on items of the source that is held out, too, or expect of it what runs gave.",
+}
+"""What to do about what the data carry, which no other model or recipe removes."""
 
 
 def paragraph(answer: Answer) -> str:
@@ -32,7 +39,7 @@ def _sentences(answer: Answer) -> Iterator[str]:
     yield from _made(answer)
     yield from _again(answer)
     yield from (_share(answer, share) for share in answer.shares)
-    if answer.comes_of_data:
+    if answer.comes_of_data and any(name == OF_DATA for name, _, _ in answer.steps):
         yield f"The number comes again, and its data are like that. {answer.comes_of_data.words}."
     yield from _bugs(answer)
     yield from _rest(answer)
@@ -55,7 +62,8 @@ def _verdict(answer: Answer) -> str:
         cured = " or ".join(f"without '{name}'" for name, _ in answer.cured)
         does = f"; {cured} it does" if cured else ""
         bug = f" It has a bug: {ended(answer.unmeasured[0])}" if answer.verdict == "bug" and answer.unmeasured else ""
-        return f"It does not train{does}.{bug}"
+        fails = ": its code fails" if answer.raised else ""
+        return f"It does not train{fails}{does}.{bug}"
     if answer.is_unmeasured_bug:
         return _bug_of_unknown_effect(answer)
     return "Nothing that was tried carries much of it." if largest is None else _of_largest(answer, *largest)
@@ -72,7 +80,8 @@ def _of_largest(answer: Answer, name: str, nature: str, amount: float) -> str:
     """What carries most."""
     named = name if name.startswith(nature) else f"{nature}, {name},"
     called = {"bug": f"A {named}", "known effect": f"A {named}", "set-up": f"The {named}", OWN: f"Your {name}"}
-    carried = amount / answer.distance
+    alone = next((step for named, _, step in answer.steps if named == name), amount)
+    carried = min(1.0, alone / answer.distance)  # as it stands in the chart, beside whatever else
     most = f"{'most' if carried >= HALF else 'a part'} of it ({carried:.0%})" if carried < WHOLLY else "all of it"
     where = ""
     if not answer.comparable and any(share.name == name for share in answer.shares):
@@ -138,7 +147,10 @@ def _share(answer: Answer, share: Share) -> str:
     part, amount = answer.part(share.amount.mean * answer.counts), answer.carried(share.amount)
     beyond = answer.counts * share.amount.mean / (answer.distance or 1.0) > 1
     beyond = " and so more than there was to explain" if beyond else ""
-    carries = f"carries {amount.mean:+.3g}{interval(amount)}" + (f", {part} of the distance{beyond}" if part else "")
+    of_these = "" if answer.counts in (0.0, 1.0) else f" of the {_in_shortened(answer):.3g} in these runs"
+    carries = f"carries {amount.mean:+.3g}{interval(amount)}{of_these}" + (
+        f", {part} of the distance{beyond}" if part else ""
+    )
     detail = f" ({share.detail})" if share.detail else ""
     last = answer.carried(share.last) if share.interacts and share.last else None
     order = f" Removed last it carries {last.mean:+.3g}: it interacts." if last else ""
@@ -146,6 +158,11 @@ def _share(answer: Answer, share: Share) -> str:
     source = f" See {share.source}." if share.source else ""
     name = f"{share.name[0].upper()}{share.name[1:]}"
     return f"{name} ({share.nature}; {share.removed}{detail}) {carries}.{order}{why}{source}"
+
+
+def _in_shortened(answer: Answer) -> float:
+    """How much there is to explain in runs with fewer steps than were seen."""
+    return abs(answer.start.mean - answer.expected) if answer.start else 0.0
 
 
 def ended(text: str) -> str:
@@ -158,14 +175,8 @@ def _bugs(answer: Answer) -> Iterator[str]:
     right = [one.name.rpartition(":")[2] for one in answer.examined if not (one.errors or one.error)]
     if right:
         yield f"The doctor finds no error in {' and '.join(right)}."
-    begun = (*answer.unmeasured, *answer.unshown)[:1] if answer.begins_with_a_bug else ()
-    said = " ".join([*begun, *(share.evidence for share in answer.shares)])
     for one in answer.examined:
-        told: dict[str, list[str]] = {}
-        for finding in one.errors_here:
-            if finding["message"].rstrip(".") not in said:
-                told.setdefault(finding["check"], []).append(finding["message"].rstrip("."))
-        for first, *more in told.values():
+        for first, *more in _besides(answer, one):
             also = f"{first} (and {len(more)} more of this kind)" if more else first
             yield f"The doctor also finds an error in {one.name.rpartition(':')[2]}: {ended(also)}"
         if one.error:
@@ -173,6 +184,17 @@ def _bugs(answer: Answer) -> Iterator[str]:
     for variant, effects in answer.effects.items():
         for name in effects.keys() & BUGS - {share.name for share in answer.shares}:
             yield f"Measured in '{variant}', a bug, whatever it carries here: {name}: {effects[name]}."
+
+
+def _besides(answer: Answer, one: Examined) -> list[list[str]]:
+    """Errors of the doctor by kind, but those that were told of a cause or as the answer begins."""
+    begun = (*answer.unmeasured, *answer.unshown)[:1] if answer.begins_with_a_bug else ()
+    said = " ".join([*begun, *(share.evidence for share in answer.shares)])
+    told: dict[str, list[str]] = {}
+    for finding in one.errors_here:
+        if finding["message"].rstrip(".") not in said:
+            told.setdefault(finding["check"], []).append(finding["message"].rstrip("."))
+    return list(told.values())
 
 
 def _rest(answer: Answer) -> Iterator[str]:
@@ -193,12 +215,15 @@ def _rest(answer: Answer) -> Iterator[str]:
         yield f"{abs(left):+.3g} ({answer.part(left)}) stay unexplained: no cause that was removed carries them."
         yield from _nearest(answer)
     elif answer.shares and abs(off) <= matters:
-        yield "Nothing that matters is left."
+        beyond = sum(abs(step) for _, nature, step in answer.steps if nature == "beyond")
+        further = f", and runs end {beyond:.3g} beyond what was expected" if beyond > matters else ""
+        yield f"Nothing that matters is left{further}."
 
 
 def _nearest(answer: Answer) -> Iterator[str]:
     """Without which cause runs came nearest to what was expected, where none carries anything."""
-    if answer.nearest and not answer.shares:
+    off = math.inf if answer.start is None else abs(answer.start.mean - answer.expected)
+    if answer.nearest and not answer.shares and abs(answer.nearest[1].mean - answer.expected) < off:
         name, found = answer.nearest
         once = ", in one run" if found.runs == 1 else interval(found)
         yield f"Of all that was removed '{name}' came nearest to what was expected: {found.mean:.4g} without it{once}."
@@ -210,11 +235,15 @@ def what_next(answer: Answer) -> str:
     first = next(iter([*named, *answer.shares]), None)
     if answer.verdict == "cannot be":
         return "Check how the data were split and what the model around these modules sees, before comparing anything."
+    if answer.raised:
+        return "Mend what ends its runs, and run the case again."
     if answer.begins_with_a_bug:
         return "Mend what the doctor found, and run the case again."
     if first and first.nature == "bug" and answer.verdict == "bug":
         return f"Mend '{first.name}' (here: {_how_removed(first)}), and run the case again."
-    return _next_of_runs(answer, first)
+    then = _next_of_runs(answer, first)
+    wrong = any(_besides(answer, one) for one in answer.examined)  # whatever it carries, no number tells much beside it
+    return f"Mend what the doctor found. Then: {then[0].lower()}{then[1:]}" if wrong else then
 
 
 def _how_removed(share: Share) -> str:
@@ -227,8 +256,8 @@ def _next_of_runs(answer: Answer, first: Share | None) -> str:
         text = f"Look whether what was seen is {answer.otherwise.variant}, and compare like with like then."
     elif answer.noise is False:
         text = "Give the run whose number this is as a case of its own, with its data and its split."
-    elif answer.largest and answer.largest[0] == OF_DATA:
-        text = f"Compare with numbers of these data: {answer.expected:.4g} is no measure for them."
+    elif answer.largest and answer.largest[0] in OF_THE_DATA:
+        text = OF_THE_DATA[answer.largest[0]].format(expected=answer.expected)
     elif answer.fraction < 1 and not answer.is_all_noise:
         minutes = math.ceil(max(answer.seconds / 60, answer.minutes) / answer.fraction)
         text = f"Run it with all of its steps: --minutes {minutes} would be about enough."

@@ -56,7 +56,7 @@ KEPT_OTHERWISE: Sequence[tuple[Sequence[str], str, str, Callable[[Known], Change
 """By the doctor's checks, what is removed from a module that else stays as it is: its name, how, and the change."""
 _OTHERWISE = """
 name budget lr weight_decay schedule warmup clip label_smoothing dropout norm positions residual drop_copies split
-evaluate_every checkpoint_every compile watch devices sharding
+evaluate_every checkpoint_every compile watch devices sharding normalize
 """
 REMOVED_OTHERWISE = frozenset(_OTHERWISE.split())
 """Settings that are no cause, or have a removal of their own."""

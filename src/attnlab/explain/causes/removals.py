@@ -5,25 +5,26 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, final
 
 from attnlab.core.build import is_path, parse
 from attnlab.core.errors import SpecError
-from attnlab.explain.causes.cause import OVERFITTING, TITLES, TOO_FEW_STEPS, Change, Nature
+from attnlab.explain.causes.cause import ANOTHER_SOURCE, OVERFITTING, TITLES, TOO_FEW_STEPS, Change, Nature
 from attnlab.explain.causes.known import Known, exchanged, mended, with_attention
 from attnlab.explain.causes.own_code import forecasts, own_model, task_parameters
 from attnlab.explain.causes.signatures import FAINT, Measured
 from attnlab.explain.trials.setups import Setup
 from attnlab.nn.exchanged import BEHIND
 from attnlab.nn.mixers import MIXERS
+from attnlab.studies.define.assemble import build_task
 from attnlab.studies.plan.matching import width_of
 from attnlab.tasks.arrays.classify import Classify
 from attnlab.tasks.arrays.items import SUSPICIOUS_BESIDE, SUSPICIOUS_NEAR, SUSPICIOUS_OVERLAPPING
 from attnlab.tasks.arrays.sequences import Sequences
 from attnlab.tasks.char_lm.char_lm import CharLM
-from attnlab.tasks.held_out import SUSPICIOUS_OVERLAP
+from attnlab.tasks.held_out import PREFIXES, SUSPICIOUS_OVERLAP
 from attnlab.tasks.translation.translation import Translation
 from attnlab.training.recipe.recipe import Recipe
 from attnlab.training.recipe.schedule import rate_factor
@@ -50,6 +51,8 @@ LOW, SAMPLED = 0.25, 1000
 """Mean rate over the largest, below which the rate is low for most of a run, and at how many places it is looked at."""
 LONGEST_WARM_UP = 0.5
 """Part of the steps from which on a warm-up is tried without."""
+SHARE = 0.1
+"""Share of the training items that is held out in place of others."""
 LEAK = 0.1
 """Slope of a rectifier below zero, where it was dead."""
 CLIP = 1.0
@@ -66,6 +69,7 @@ REACH, BLIND, ATTENTION_PUT_IN = "small reach", "outputs that see nothing", "att
 STARTED, USUAL = "a large start", "matrices of weights that start far above the usual size start at it"
 TWICE, LARGE, BOUNDED = "a softmax before the loss", "a large entry", "bounded answers"
 SMALL, CLOSED = "small answers", "closed branches"
+AS_THEY_ARE = "normalize: false"
 DROWNED, OVER_POSITIONS, BESIDE = "inputs that drown", "norm over positions", "layers beside each other"
 STILL: Mapping[str, Callable[[Measured], bool]] = {
     TITLES["causality"]: lambda m: m.get("ahead", 0.0) > 0,
@@ -237,6 +241,22 @@ def _clean(one: Known) -> Change | None:
     return {"task": {"split": "contiguous"}} if together else None
 
 
+def _same_source(one: Known) -> Change | None:
+    """A part of the training items held out in place of other files, where no drawn part would be memory."""
+    said = one.setup.task
+    held = {part: SHARE for part in PREFIXES if isinstance(said.get(part), str | list)}
+    if not held or not isinstance(one.task, Classify | Sequences):
+        return None
+    drawn = build_task({**said, **held})
+    return None if _clean(replace(one, task=drawn)) else {"task": held}
+
+
+def _normalized(one: Known) -> Change | None:
+    """Numbers of mean 0 and standard deviation 1, errors of which are told in the units that they had."""
+    how = "internally" if isinstance(one.task, Sequences) else True
+    return {"task": {"normalize": how}} if one.setup.task.get("normalize") is False else None
+
+
 def _trained(key: str, is_wrong: Callable[[Any, int], bool], value: Any) -> Callable[[Known], Change | None]:
     """A change of the recipe where it says something else of a setting, in a run of some steps."""
 
@@ -329,6 +349,12 @@ def more_steps(setup: Setup) -> Change:
 
 REMOVALS: tuple[Removal, ...] = (
     Removal("leaking split", "set-up", "what is held out shares nothing with what is trained on", _clean),
+    Removal(
+        ANOTHER_SOURCE, "set-up", "a part of the items of training is held out in their place", _same_source
+    ),
+    Removal(
+        AS_THEY_ARE, "set-up", "a model reads and answers numbers of mean 0 and standard deviation 1", _normalized
+    ),
     Removal(
         NO_PATH, "known effect", IDENTITY, identity_path,
         ("signal shrink", "rank collapse"), "He 2023, arXiv:2302.10322; Dong 2021, arXiv:2103.03404",

@@ -59,6 +59,8 @@ STEP = 0.01
 """Length of the step of each weight tensor after which it is asked again which ones have a gradient."""
 SHARPER, GAINED = 4, 0.2
 """Factor of the answers, and part of the loss that goes with it, from which on they are too small."""
+LEARNED = 0.1
+"""Part of the loss of equal answers below which the loss counts as no smaller: larger answers always lower the rest."""
 HEAVY = 0.4
 """Share that is dropped at once: a Transformer of the first paper drops 0.1, its largest 0.3."""
 VARIES = 0.01
@@ -419,7 +421,8 @@ def _sharper(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, float
     answers = model.eval()(*batch.inputs).float()
     losses = {2.0**power: float(task.loss(2.0**power * answers, batch)) for power in range(7)}
     best = min(losses, key=lambda times: losses[times])
-    return {"sharper": best, "gained": 1 - losses[best] / max(losses[1.0], 1e-30)}
+    known = max(losses[1.0], LEARNED * float(task.loss(0.0 * answers, batch)))  # what is learned has little to gain
+    return {"sharper": best, "gained": (losses[1.0] - losses[best]) / known}
 
 
 def _by_chance(model: nn.Module, batch: Batch) -> float:

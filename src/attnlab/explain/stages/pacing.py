@@ -91,6 +91,7 @@ class Pacing:
             raise SpecError(
                 f"{self.minutes:g} minutes are too few: with {FEWEST_STEPS} steps a run the plan takes "
                 f"about {math.ceil(shortened)} min, with all {shortest} about {math.ceil(whole)} min"
+                f"{_failed(measuring, list(seen.values()))}"
             )
         write_json(self.kept, kept | {"plan": {"asked": asked, "seeds": runs, "fraction": fraction}})
         part = "" if fraction == 1 else f", shortened to {fraction:.2g} of their steps"
@@ -140,6 +141,14 @@ class Pacing:
     def _takes(self, measuring: Measuring, setup: Setup) -> float:
         """Seconds that one run of a variant takes: as runs before took, or as a few of its steps did."""
         return measuring.runs.seconds_of([setup], [ANOTHER]) or self.planned[setup.name]
+
+
+def _failed(measuring: Measuring, setups: Sequence[Setup]) -> str:
+    """Which run of the case as it is failed already, and why; empty where none did."""
+    made = [one for one in setups if measuring.runs.are_made([one], measuring.seeds[:1])]
+    runs = measuring.runs.of(made, measuring.seeds[:1])
+    errors = {name: run.error for name, by_seed in runs.items() for run in by_seed.values() if run.error}
+    return "".join(f". A run of '{name}' failed: {error}" for name, error in errors.items())
 
 
 def _wants_all_steps(measuring: Measuring, known: Mapping[str, Known], causes: Sequence[Cause], entire: Held) -> bool:

@@ -14,7 +14,7 @@ from attnlab.explain.causes.removals import more_steps
 from attnlab.explain.trials.effects import Estimate, effects, mean_of
 from attnlab.explain.trials.measuring import Measuring
 from attnlab.explain.trials.rates import FACTORS, tuned
-from attnlab.explain.trials.setups import Setup
+from attnlab.explain.trials.setups import Run, Setup
 from attnlab.training.keeping.diagnosis import BEFORE_UPDATES
 
 MATTERS = 0.1
@@ -238,11 +238,23 @@ class Removing:
         """The set-ups with causes removed, named after what was removed."""
         return without(self.base, applied)
 
-    def cures(self, causes: Sequence[Cause]) -> list[Cause]:
-        """The causes without any one of which runs finish that do not finish with it."""
-        cured = []
+    @property
+    def _failed(self) -> list[Run]:
+        """The runs of the set-ups as they were that did not finish."""
         made = self.measuring.runs.of(list(self.base.values()), self.measuring.seeds)
-        if all(BEFORE_UPDATES in run.error for runs in made.values() for run in runs.values()):
+        return [run for runs in made.values() for run in runs.values() if run.error]
+
+    @property
+    def raised(self) -> bool:
+        """Whether one of them ended in code, and not in a number that is not finite."""
+        return any(run.raised for run in self._failed)
+
+    def cures(self, causes: Sequence[Cause]) -> list[Cause]:
+        """The causes without any one of which runs finish that do not finish with it; none where code raises."""
+        cured = []
+        if self.raised:
+            return []
+        if all(BEFORE_UPDATES in run.error for run in self._failed):
             causes = [one for one in causes if not one.of_training]
         for cause in sorted(causes, key=phase_of):
             changes = self._changes(cause)

@@ -11,8 +11,9 @@ from attnlab.explain.case import Case, Quantity
 from attnlab.explain.causes.candidates import candidates, replaced, unequal
 from attnlab.explain.causes.cause import GAINS, OVERFITTING, OWN, TITLES, TOO_FEW_STEPS, Cause, Change
 from attnlab.explain.causes.known import Known, setups_of
-from attnlab.explain.causes.removals import STILL
+from attnlab.explain.causes.removals import AS_THEY_ARE, STILL
 from attnlab.explain.causes.signatures import give_the_same
+from attnlab.explain.metrics import TRAIN_LOSS
 from attnlab.explain.stages.knowing import Tell, measured_of
 from attnlab.explain.trials.measuring import Measuring
 from attnlab.studies.define.study import merge, restore_study
@@ -27,6 +28,7 @@ def suspects(quantity: Quantity, known: Mapping[str, Known], equal: Mapping[str,
     situations = {name: known[name] for name in quantity.variants}
     too_good = quantity.beside is None and quantity.metric.improves(quantity.seen, quantity.expected)
     spared = (*GAINS, OVERFITTING) if too_good or quantity.beside is not None else ()
+    spared += (AS_THEY_ARE,) if quantity.metric.name == TRAIN_LOSS else ()  # which is told as it is minimized
     causes = [one for one in candidates(situations, comparison=equal) if one.name not in spared]
     if quantity.beside is None:
         return [one for one in causes if not (too_good and one.grows)]

@@ -19,6 +19,7 @@ from attnlab.studies.define.study import merge, slug
 from attnlab.studies.plan.plan import Plan
 from attnlab.studies.run.executor import Executor, Job
 from attnlab.studies.run.folder import is_done
+from attnlab.training.keeping.diagnosis import NonFiniteError
 from attnlab.training.keeping.result import read_record
 from attnlab.training.keeping.runs import FAILED, read_metrics
 
@@ -111,6 +112,7 @@ class Run:
     curve: Sequence[Mapping[str, float]] = ()  # one row an evaluation
     seconds: float = 0.0  # of training
     error: str = ""  # why it failed
+    raised: bool = False  # whether it was code that failed, and no number that was not finite
 
     def value(self, metric: Metric, reported: str) -> float:
         """A metric at the end, or the best of all evaluations; not a number where the run failed."""
@@ -190,7 +192,8 @@ class Runs:
             curve = read_metrics(folder)
             return Run({**result["metrics"], TRAIN_LOSS: _at_the_end(curve)}, curve, result["seconds"])
         failure = folder / FAILED
-        return Run({}, error=read_json(failure)["error"] if failure.exists() else otherwise)
+        said = read_json(failure) if failure.exists() else {"error": otherwise}
+        return Run({}, error=said["error"], raised=said.get("kind") != NonFiniteError.__name__)
 
 
 def _at_the_end(curve: Sequence[Mapping[str, float]]) -> float:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -24,7 +25,8 @@ from attnlab.tasks.scale import Scale, featured, in_units, of_uneven_size
 EXAMPLES = 4  # sequences shown in a report
 DIGITS = 4  # of a value in a report
 LOOKED_AT, FARTHEST = 64, 8  # items, and positions, of which it is seen whether inputs show targets
-UNIT = "normalized squared error"
+UNIT, OWN_UNIT = "normalized squared error", "squared error in units of the data"
+Normalize = bool | Literal["internally"]
 
 
 @final
@@ -43,9 +45,9 @@ class Sequences:
         Items of one training step; every item comes once in an epoch.
     validation, test : float or list of str, optional
         What is held out: a share of the items, or a list of two files.
-    normalize : bool
+    normalize : bool or "internally"
         Whether inputs and targets of a regression have mean 0 and standard deviation 1, for each feature those of the
-        training part; errors are then in these units.
+        training part; errors are then in these units, "internally" in those of the data.
     data_seed : int
         Seed of which items are held out.
     drop_copies : bool or "near"
@@ -81,7 +83,7 @@ class Sequences:
         batch: int = 64,
         validation: Held = 0.1,
         test: Held | None = None,
-        normalize: bool = True,
+        normalize: Normalize = True,
         data_seed: int = 0,
         drop_copies: DropCopies = False,
         split: Split = "random",
@@ -108,6 +110,8 @@ class Sequences:
             Scale.of(featured(first[0]), train.chosen) if normalize else None,
             Scale.of(self._shaped(first[1]), train.chosen) if scaled else None,
         )
+        self._told_in = self._scales[1].std if self._scales[1] and normalize == "internally" else np.ones(1)
+        self._unit = UNIT if self._scales[1] and normalize != "internally" else OWN_UNIT
         classes = tuple(map(str, range(self._d_out))) if self._of_classes else ()
         flat = self.each and len(shape) == 2 and not self._of_classes
         self.codec = NumbersCodec(self.length, self._d_in, self.each, classes, *self._scales, flat=flat)
@@ -129,7 +133,7 @@ class Sequences:
 
     def _measured(self, prefix: str) -> tuple[Metric, ...]:
         if not self._of_classes:
-            return (Metric(f"{prefix}_mse", UNIT, "lower", "mean squared error"),)
+            return (Metric(f"{prefix}_mse", self._unit, "lower", "mean squared error"),)
         return (
             Metric(f"{prefix}_loss", "nats/position", "lower", "cross-entropy"),
             Metric(f"{prefix}_accuracy", "fraction", "higher", "positions classified right"),
@@ -187,7 +191,8 @@ class Sequences:
         total, count = 0.0, 0
         for batch in batches:
             answers = self._answers(predict(batch), batch).double().cpu()
-            total += (answers - batch.targets.double()).square().sum().item()
+            off = (answers - batch.targets.double()) * torch.from_numpy(self._told_in)
+            total += off.square().sum().item()
             count += answers.numel()
         return {f"{prefix}_mse": total / count}
 
@@ -212,7 +217,7 @@ class Sequences:
             wanted, last = self._shaped(targets), featured(inputs) if self.each else featured(inputs)[:, -1]
             for name, guess in (("constant predictor", mean), ("last value", last)):
                 if name == "constant predictor" or last.shape == wanted.shape:
-                    known[name][0] += float((((wanted - guess) / scale.std) ** 2).sum())
+                    known[name][0] += float((((wanted - guess) * self._told_in / scale.std) ** 2).sum())
                     known[name][1] += wanted.size
         kinds = {"constant predictor": "chance", "last value": "simple"}
         sources = {
@@ -220,7 +225,7 @@ class Sequences:
             "last value": "the input at the same position, or the last one, taken for the target",
         }
         return [
-            Floor(name, total / count, UNIT, metric, kinds[name], source=sources[name])  # pyrefly: ignore
+            Floor(name, total / count, self._unit, metric, kinds[name], source=sources[name])  # pyrefly: ignore
             for name, (total, count) in known.items()
             if count
         ]
@@ -237,6 +242,12 @@ class Sequences:
             if same.any() and wanted.std() > 0:
                 return later
         return 0
+
+    @property
+    def deviation(self) -> float | None:
+        """What a normalized error of one is in units of the data; None where errors are told in these, or have many."""
+        scale = self._scales[1]
+        return float(scale.std.item()) if scale and self._unit == UNIT and scale.std.size == 1 else None
 
     @functools.cached_property
     def _frequencies(self) -> dict[str, np.ndarray]:
@@ -260,8 +271,9 @@ class Sequences:
 
     @property
     def answers(self) -> Mapping[str, int]:
-        """By held-out part, how many answers an accuracy is the share of, where an item has one."""
-        return {part: len(self._items.parts[part]) for part in self.parts} if self._of_classes and not self.each else {}
+        """By held-out part, how many answers an accuracy is the share of."""
+        each = self.length if self._of_classes else 0
+        return {part: each * len(self._items.parts[part]) for part in self.parts}
 
     @property
     def overlaps(self) -> Mapping[str, float]:
