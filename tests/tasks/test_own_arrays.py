@@ -288,6 +288,11 @@ def test_arrays_that_are_no_items_are_refused(save, inputs, labels, error, text)
         ([{"text": [1.0, 2.0], "label": 1}, {"text": [1.0], "label": 1}], "lists of numbers all of one length"),
         ([{"text": None, "label": 1}] * 9, "must hold texts, lists of whole numbers"),
         ([{"text": "a", "label": 1}, {"label": 1}], r"line 2: a JSON object with text, label; got"),
+        ([{"text": "a", "label": 1}] * 9, r"all 9 items are of the class 1 \(label\): there is nothing to tell apart"),
+        (
+            [{"text": "a", "label": str(n / 7)} for n in range(30)],
+            "has 30 classes for 30 items, .* take the task 'sequences'",
+        ),
         ([{"text": [float("nan")], "label": 1}] * 9, r"must hold finite numbers; got nan at \[0, 0\]"),
     ],
 )
@@ -304,13 +309,52 @@ def test_tables_that_are_no_items_are_refused(tmp_path, rows, text):
             "a.csv has semicolons between its columns; commas are needed, or tabs in a",
         ),
         ("text,label\nschön,ja\n".encode("cp1252"), "a.csv cannot be read: .*; save it as UTF-8"),
-        (b"text,label\n" + b"a" * 2**17 + b" long document,1\n", "the validation part is empty: there are 1 items"),
+        (
+            b"text,label\n" + b"a" * 2**17 + b" long document,1\nb,1\nc,2\nd,2\n",
+            "the validation part is empty: .* 4 items",
+        ),
     ],
 )
 def test_tables_as_spreadsheets_save_them_say_what_to_change(tmp_path, content, text):
     (tmp_path / "a.csv").write_bytes(content)
     with pytest.raises(DataError, match=text):
         Classify(str(tmp_path / "a.csv"))
+
+
+@pytest.fixture
+def folders(tmp_path):
+    for name, words in (("bad", "schlecht"), ("good", "gut und besser")):
+        (tmp_path / "texts" / name).mkdir(parents=True)
+        for number in range(20):
+            (tmp_path / "texts" / name / f"{number}.txt").write_text(f"{words} {number}\n")
+    return tmp_path / "texts"
+
+
+def test_folders_of_texts_are_classes(folders):
+    (folders / "urls.txt").write_text("of no class")
+    task = Classify(str(folders), tokenizer="words", validation=0.2)
+    assert task.classes == ["bad", "good"]
+    assert task.describe()["parts"] == {"train": 32, "validation": 8}
+    batch = task.train_batch(0, 0)
+    longest = (batch.inputs[0] > 0).sum(dim=1)
+    assert {(int(label), int(words)) for label, words in zip(batch.targets.flatten(), longest, strict=True)} == {
+        (0, 2), (1, 4),
+    }  # fmt: skip
+
+
+def test_several_tables_are_one(folders, tmp_path):
+    for name, rows in (("one", ROWS[:40]), ("two", ROWS[40:])):
+        write_table(tmp_path / name, "jsonl", rows)
+    found = Classify(str(tmp_path / "*" / "rows.jsonl")).describe()["parts"]
+    assert found == Classify(write_table(tmp_path / "all", "jsonl", ROWS)).describe()["parts"]
+    write_table(tmp_path / "two", "jsonl", [{"text": "a", "class": 1}])
+    with pytest.raises(DataError, match="tables must have the same columns; got text, label and text, class"):
+        Classify(str(tmp_path / "*" / "rows.jsonl"))
+
+
+def test_texts_without_folders_are_no_items(folders):
+    with pytest.raises(DataError, match="must be a table, or hold a folder of texts for each class; got 20 texts"):
+        Classify(str(folders / "good"))
 
 
 def test_a_line_that_is_nested_too_deeply_is_named(tmp_path):

@@ -171,6 +171,11 @@ def test_what_was_left_out_and_what_is_shared_is_said(files, tmp_path):
     ("changes", "error", "said"),
     [
         ({"treebank": "wsj", "train": None, "validation": None}, SpecError, "treebank"),
+        (
+            {"treebank": "wsj/22/*.mrg", "train": None, "validation": None},
+            SpecError,
+            "given as train, validation and test",
+        ),
         ({"validation": None}, SpecError, "a treebank of your own needs files for validation, such as wsj/22"),
         ({"test": "nowhere/*.mrg"}, DataError, "no file nowhere/.* for the test part of the treebank"),
         ({"max_length": 2}, DataError, "every tree of the train part has more than 2 tokens; raise max_length"),

@@ -155,6 +155,11 @@ def test_of_a_larger_text_no_more_is_read(tmp_path, name):
             b'[{"text": "one"}]',
             r"a.json would be read as raw JSON; write one object a line into a .jsonl file",
         ),
+        (
+            "a.csv",
+            b"text\none\n",
+            r"a.csv would be read with its commas and quotes; write its texts into a .jsonl or Parq",
+        ),
         ("a.gz", gzip.compress(TEXT.encode(), mtime=0)[:-9], "a.gz cannot be read: "),
         ("a.gz", TEXT.encode(), "a.gz cannot be read: "),
         ("a.xz", lzma.compress(TEXT.encode())[:-40] + b"?" * 40, "a.xz cannot be read: "),

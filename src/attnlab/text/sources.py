@@ -34,6 +34,7 @@ from attnlab.text.rows import ARROW, TABLES, read_texts
 OBJECTS = ".jsonl"
 """Ending of files of which every line is a JSON object with a text in one of its fields."""
 ONE_VALUE = ".json"  # ending of files that hold one value on many lines
+COLUMNS = (".csv", ".tsv")
 ENDINGS = (".txt", OBJECTS, *TABLES)
 """Of the files that are read where a folder is named; that of a compressed file may follow."""
 PARTED, TEMPORARY = "dataset_dict.json", "cache-"
@@ -159,11 +160,7 @@ def read_pieces(source: Source, field: str = FIELD, seen: Callable[[bytes], obje
     DataError
         If the file cannot be read, is not UTF-8, is JSON but not JSON lines, or a line or row has no text in the field.
     """
-    if without_compression(source.path).endswith(ONE_VALUE):
-        raise DataError(
-            f"{source.path} would be read as raw JSON; write one object a line into a {OBJECTS} file (of an array: "
-            f"jq -c '.[]' pages{ONE_VALUE} > pages{OBJECTS}), or name it .txt if raw JSON is meant"
-        )
+    _refuse_raw(without_compression(source.path).lower(), source.path)
     place, last = source.start, ""
     left = None if source.stop is None else source.stop - place
     with said(source.path), open_bytes(source.path) as file:
@@ -297,6 +294,20 @@ def said(path: str) -> Iterator[None]:
             raise DataError(wanting) from error
         hint = "; save it as UTF-8" if isinstance(error, UnicodeDecodeError) else ""
         raise DataError(f"{path} cannot be read: {error}{hint}") from error
+
+
+def _refuse_raw(name: str, path: str) -> None:
+    """Refuse what holds texts among other things, which would be learned as they stand in the file."""
+    if name.endswith(ONE_VALUE):
+        raise DataError(
+            f"{path} would be read as raw JSON; write one object a line into a {OBJECTS} file (of an array: "
+            f"jq -c '.[]' pages{ONE_VALUE} > pages{OBJECTS}), or name it .txt if raw JSON is meant"
+        )
+    if name.endswith(COLUMNS):
+        raise DataError(
+            f"{path} would be read with its commas and quotes; write its texts into a {OBJECTS} or Parquet file, or "
+            "name it .txt if they are meant"
+        )
 
 
 def _blocks(file: BinaryIO, left: int | None, *, objects: bool) -> Iterator[bytes]:

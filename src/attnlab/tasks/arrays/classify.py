@@ -16,7 +16,16 @@ from attnlab.core.contracts import Batch, Floor, Metric, Predict
 from attnlab.core.errors import DataError, ModuleError, SpecError, nearest
 from attnlab.core.sizes import require_known, require_positive
 from attnlab.tasks.arrays.items import DropCopies, Numbers, OwnItems, Split, batch_of, cut_items
-from attnlab.tasks.arrays.reading import ARRAY, numbers, read_array, read_groups, read_table, require_finite
+from attnlab.tasks.arrays.reading import (
+    ARRAY,
+    LABEL,
+    TEXT,
+    numbers,
+    read_array,
+    read_groups,
+    read_table,
+    require_finite,
+)
 from attnlab.tasks.codecs import ClassCodec, NumbersCodec
 from attnlab.tasks.held_out import PREFIXES, Held, held_parts, shares_of
 from attnlab.tasks.next_tokens import NextTokens, Tally
@@ -26,7 +35,9 @@ from attnlab.text.tokenizers import PAD_TOKEN, TOKENIZERS, Tokenizer
 
 ONE_SIDED = 0.8  # share of one class from which on accuracy says little
 SHOWN = 4  # items of an example
-TEXT = "text"  # the column of a table that is read, where there is one of this name
+FEWEST_ITEMS = 2
+"""Of a class, as a mean of many: fewer are no classes."""
+MANY = 20
 
 
 @final
@@ -37,7 +48,7 @@ class Classify:
     ----------
     inputs : str
         An ``.npy`` file of numbers (items, length) or (items, length, features), or of tokens, whole numbers (items,
-        length); or a table (CSV, TSV, JSON lines, Parquet).
+        length); or a table (CSV, TSV, JSON lines, Parquet); or a folder with a folder of texts for each class.
     labels : str
         An ``.npy`` file of whole numbers (items,), or the column of the table that holds the classes: numbers or words.
     field : str or list of str, optional
@@ -85,7 +96,7 @@ class Classify:
     def __init__(
         self,
         inputs: str,
-        labels: str = "label",
+        labels: str = LABEL,
         *,
         field: str | list[str] | None = None,
         tokenizer: Spec = "bpe",
@@ -108,7 +119,7 @@ class Classify:
         files = {part: some for part, some in held.items() if not isinstance(some, float | int)}
         read = {"train": _read(inputs, labels, field, groups)}
         read |= {part: _given(some, labels, field, part, groups) for part, some in files.items()}
-        self.classes = sorted(set(read["train"][1].tolist()))
+        self.classes = _classes(read["train"][1], labels)
         known = {part: self._numbered(part, given) for part, (_, given, _) in read.items()}
         sources = None if groups is None else read_groups(groups, inputs, len(known["train"]), read["train"][2])
         how = {"seed": data_seed, "strata": known["train"], "split": split, "groups": sources}
@@ -328,6 +339,21 @@ def _metrics(prefix: str) -> tuple[Metric, Metric]:
         Metric(f"{prefix}_loss", "nats/item", "lower", "cross-entropy"),
         Metric(f"{prefix}_accuracy", "fraction", "higher", "items classified right"),
     )
+
+
+def _classes(given: np.ndarray, labels: str) -> list[Any]:
+    """The classes of the training part."""
+    found = sorted(set(given.tolist()))
+    if len(found) == 1:
+        raise DataError(
+            f"all {len(given):,} items are of the class {found[0]!r} ({labels}): there is nothing to tell apart"
+        )
+    if len(found) > max(MANY, len(given) / FEWEST_ITEMS):
+        raise DataError(
+            f"'{labels}' has {len(found):,} classes for {len(given):,} items, so that nothing is learned of most; name "
+            "what holds classes with labels, or take the task 'sequences' for targets that are numbers"
+        )
+    return found
 
 
 def _given(

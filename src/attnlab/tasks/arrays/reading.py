@@ -12,11 +12,16 @@ import numpy as np
 from jaxtyping import Int64
 
 from attnlab.core.errors import DataError
+from attnlab.text.compressed import without_compression
 from attnlab.text.rows import TABLES, read_columns
-from attnlab.text.sources import OBJECTS, find_sources, open_bytes, parse_line, said
+from attnlab.text.sources import OBJECTS, Source, find_sources, is_folder, open_bytes, parse_line, read_pieces, said
 
 ARRAY, COMMAS, TABS = ".npy", ".csv", ".tsv"
 ENDINGS = (ARRAY, COMMAS, TABS, OBJECTS, *TABLES)
+PLAIN = ".txt"
+TEXT, LABEL = "text", "label"
+"""Columns of a table of texts and their classes, unless others are named."""
+FEWEST_CLASSES = 2
 CHECKED = 4096  # items that are looked at together, so that a mapped array is never in memory whole
 LONGEST_CELL = 2**31 - 1  # characters; Python stops at 2**17, which a document has
 
@@ -113,24 +118,52 @@ def _is_number(value: Any) -> bool:
 
 
 def read_table(path: str) -> Table:
-    """The columns of a table: CSV or TSV with or without a line of names, JSON lines, Parquet or Arrow.
+    """The columns of a table: CSV or TSV with or without a line of names, JSON lines, Parquet or Arrow, or several.
+
+    A folder with a folder of texts for each class, one text a file, is a table with the columns `TEXT` and `LABEL`.
 
     Raises
     ------
     DataError
-        If it cannot be read, or a row has other columns than the first.
+        If it cannot be read, a row has other columns than the first, or texts do not lie in folders.
     """
-    (source,) = find_sources(path)
+    sources = find_sources(path)
+    if all(without_compression(source.path).endswith(PLAIN) for source in sources) and is_folder(path):
+        return _of_folders(path, sources)
+    return _merged(
+        [one for source in sources for one in _tables_of(source, path if len(sources) == 1 else source.path)]
+    )
+
+
+def _tables_of(source: Source, path: str) -> list[Table]:
     with said(path), open_bytes(source.path) as file:
         if source.is_table:
-            return _merged(list(read_columns(file, path, None)))
+            return list(read_columns(file, path, None))
         with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
             if source.has_objects:
-                return _of_objects(path, [(number, line) for number, line in enumerate(text, 1) if line.strip()])
-            return _of_lines(path, text)
+                return [_of_objects(path, [(number, line) for number, line in enumerate(text, 1) if line.strip()])]
+            return [_of_lines(path, text)]
+
+
+def _of_folders(path: str, sources: Sequence[Source]) -> Table:
+    """Texts, and the folder of each, which is its class; what lies beside those folders is none."""
+    folders = [source.path.rpartition("/")[0] for source in sources]
+    here = min(folders, key=len) if len({one.count("/") for one in folders}) > 1 else ""
+    found = [(source, folder) for source, folder in zip(sources, folders, strict=True) if folder != here]
+    classes = {folder for _, folder in found}
+    if len(classes) < FEWEST_CLASSES:
+        raise DataError(f"{path} must be a table, or hold a folder of texts for each class; got {len(sources)} texts")
+    return {
+        TEXT: ["".join(read_pieces(source)).strip() for source, _ in found],
+        LABEL: [folder.rpartition("/")[2] for _, folder in found],
+    }
 
 
 def _merged(batches: Sequence[Table]) -> Table:
+    """Tables one below the other."""
+    for other in batches[1:]:
+        if other.keys() != batches[0].keys():
+            raise DataError(f"tables must have the same columns; got {', '.join(batches[0])} and {', '.join(other)}")
     return {name: [value for batch in batches for value in batch[name]] for name in batches[0]} if batches else {}
 
 

@@ -127,6 +127,10 @@ def find_treebank(name: str | None, files: Mapping[str, str | Sequence[str] | No
     """
     given = {part: [paths] if isinstance(paths, str) else list(paths) for part, paths in files.items() if paths}
     if name is not None:
+        if not name.isidentifier():
+            raise SpecError(
+                f"files of your own are given as train, validation and test, and not as treebank; got '{name}'"
+            )
         require_known("treebank", name, (CRAFT,))
         if given:
             raise SpecError(
