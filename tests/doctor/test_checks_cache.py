@@ -77,6 +77,13 @@ class Filled(Cached):
         return output
 
 
+class Incremental(Cached):
+    """Its cache has a name that no library uses."""
+
+    def forward(self, x, incremental_kv=None):
+        return self.step(x, incremental_kv)
+
+
 class Store:
     """Keys and values of one layer."""
 
@@ -245,6 +252,10 @@ class TopLeft(Cached):
         return torch.ones(new, total, dtype=torch.bool).triu(1)
 
 
+class IncrementalTopLeft(Incremental, TopLeft):
+    """Its argument has a name that no library uses."""
+
+
 class Forgetting(Cached):
     """Values are kept, keys are those of the last step."""
 
@@ -261,7 +272,7 @@ class WrongInside(Inside):
 
 @pytest.mark.parametrize(
     "module",
-    [Overwriting(), Prepending(), Restarting(), TopLeft(), Forgetting(), WrongInside()],
+    [Overwriting(), Prepending(), Restarting(), TopLeft(), IncrementalTopLeft(), Forgetting(), WrongInside()],
     ids=lambda module: type(module).__name__,
 )
 def test_caches_that_change_the_output_are_found(module):

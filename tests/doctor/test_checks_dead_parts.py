@@ -442,21 +442,33 @@ def test_scores_cut_on_one_of_two_paths():
 
 
 class Windowed(Attention):
-    """Attention inside windows of `ws` positions."""
+    """Attention inside pieces of `size` positions."""
 
-    def __init__(self, ws):
+    def __init__(self, size):
         super().__init__()
-        self.ws = ws
+        self.size = size
 
     def forward(self, x):
-        return super().forward(x.unflatten(1, (-1, self.ws)).flatten(0, 1)).view(x.shape)
+        return super().forward(x.unflatten(1, (-1, self.size)).flatten(0, 1)).view(x.shape)
 
 
-@pytest.mark.parametrize(("ws", "dead"), [(1, [True]), (2, [])])
-def test_a_window_of_one_position_leaves_queries_and_keys_nothing_to_choose(ws, dead):
-    exam = examine(Windowed(ws), arguments={"ws": ws}, length=12)
+@pytest.mark.parametrize(("size", "dead"), [(1, [True]), (2, [])])
+def test_a_piece_of_one_position_leaves_queries_and_keys_nothing_to_choose(size, dead):
+    exam = examine(Windowed(size), lambda changes: Windowed(**changes), {"size": size}, length=12)
     assert [finding.accepted for finding in check_dead_parts(exam)] == dead
     assert not list(check_heads_mixed(exam))
+
+
+class Runners(Attention):
+    """Attention among the runners of a race, whose features stand end to end; they are pooled over time before."""
+
+    def forward(self, x):
+        runners = x.unflatten(-1, (-1, D)).amax(1)  # (batch, runners, features)
+        return super().forward(runners).mean(1)
+
+
+def test_features_of_one_runner_alone_leave_queries_and_keys_nothing_to_choose():
+    assert found(Runners(), pooled=True) == []
 
 
 class Asked(nn.Module):

@@ -319,6 +319,20 @@ def test_a_state_that_is_kept_is_found(module):
     assert finding.severity == "error"
 
 
+class KeptCache(Attention):
+    """Takes the input of a second call for a step that goes on from the first, and answers for its end alone."""
+
+    kept = None
+
+    def forward(self, x):
+        past, self.kept = self.kept, x
+        return super().forward(x if past is None else torch.cat([past, x], 1)[:, -1:])
+
+
+def test_what_takes_no_second_call_is_found():
+    assert "it raises" in only(KeptCache(), "error", "remembers an earlier call").evidence
+
+
 def test_a_state_that_can_be_reset_is_meant():
     finding = only(KeptUntilReset(), "warning", "remembers an earlier call until reset_memory() is called")
     assert finding.remedy.startswith("call reset_memory() before every batch")

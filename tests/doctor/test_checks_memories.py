@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.doctor.bedside import D
+from tests.doctor.bedside import VOCAB, D
 from tests.doctor.bedside import examine as examined
 from torch import nn
 
@@ -19,8 +19,8 @@ from attnlab.strangers.calling.sources import Argument
 MEMORY = (Argument("x", "x", by_name=False), Argument("memory", "memory"))
 
 
-def examine(module, arguments=MEMORY, text=None):
-    exam = examined(module, text=text)
+def examine(module, arguments=MEMORY, text=None, **convention):
+    exam = examined(module, text=text, **convention)
     return exam.relying_on(replace(exam.convention, arguments=arguments))
 
 
@@ -101,6 +101,29 @@ def test_a_query_that_the_softmax_takes_out_is_named():
     (found,) = check_dead_parts(examine(Additive(nn.Identity()), arguments=arguments))
     assert (found.severity, "`query`" in found.message) == ("error", True)
     assert list(check_dead_parts(examine(Additive(nn.Tanh()), arguments=arguments))) == []
+
+
+class Actions(nn.Module):
+    """Add embeddings of two kinds of tokens, one of which may be computed and left."""
+
+    def __init__(self, kept, *, only_trained=False):
+        super().__init__()
+        torch.manual_seed(3)
+        self.kept, self.only_trained = kept, only_trained
+        self.embed, self.out = nn.Embedding(VOCAB, D), nn.Linear(D, VOCAB)
+
+    def forward(self, states, actions):
+        state, action = self.embed(states), self.embed(actions)
+        return self.out(state + action if self.kept or (self.only_trained and self.training) else state)
+
+
+def test_tokens_that_are_looked_up_and_left_are_named():
+    arguments = (Argument("states", "x"), Argument("actions", "x"))
+    how = {"takes": "tokens", "d_in": 0, "d_out": VOCAB, "vocab_size": VOCAB}
+    (found,) = check_dead_parts(examine(Actions(kept=False), arguments, **how))
+    assert (found.severity, "`actions`" in found.message) == ("error", True)
+    for right in (Actions(kept=True), Actions(kept=False, only_trained=True)):
+        assert list(check_dead_parts(examine(right, arguments, **how))) == []
 
 
 class ForTheInterface(nn.Module):

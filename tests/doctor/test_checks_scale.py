@@ -30,6 +30,11 @@ class RootForgotten(Base):
         return q @ k.mT * factor
 
 
+class Inverted(Base):
+    def scores(self, q, k):
+        return q @ k.mT / self.d**-0.5
+
+
 class FusedAndByHand(Base):
     def forward(self, x):
         q, k, v = self.split(self.q(x)), self.split(self.k(x)), self.split(self.v(x))
@@ -73,6 +78,7 @@ BROKEN = {
     Missing: "are not scaled: the logits grow",
     Doubled: "twice: the logits shrink",
     RootForgotten: "twice: the logits shrink",
+    Inverted: "divided by what must multiply them: the logits grow",
     FusedAndByHand: "twice: the logits shrink",
     ByWidth: "by the width of the model, not of a head: the logits grow",
     ByLength: "by the length: the logits grow",
@@ -222,6 +228,21 @@ class RotatedAsComplexUnscaled(RotatedAsComplex):
         return (q @ k.mT).softmax(-1) @ v
 
 
+class OfTwoParts(Base):
+    """Queries and keys that are laid together of a larger and a smaller part, as rotary positions beside content."""
+
+    def __init__(self, d_model, n_heads):
+        super().__init__(d_model, n_heads)
+        self.smaller = nn.ModuleList(nn.Linear(d_model, d_model) for _ in range(2))
+        for part in self.smaller:
+            nn.init.uniform_(part.weight, -0.4 * d_model**-0.5, 0.4 * d_model**-0.5)
+
+    def forward(self, x):
+        larger = zip((self.q, self.k), self.smaller, strict=True)
+        q, k = (torch.cat([self.split(one(x)), self.split(other(x))], -1) for one, other in larger)
+        return self.o(self.merge((q @ k.mT / q.size(-1) ** 0.5).softmax(-1) @ self.split(self.v(x))))
+
+
 class NoAttention(Base):
     def forward(self, x):
         return self.o(F.gelu(self.q(x)))
@@ -283,7 +304,7 @@ def test_a_lone_head_with_another_scale_is_an_error(written, head):
     ("written", "count"),
     [
         *((Base, 0), (Missing, 1), (Doubled, 1), (ByWidth, 1), (Temperature, 0), (Cosine, 0), (ScaleInTheStart, 0)),
-        *((RotatedAsComplex, 0), (RotatedAsComplexUnscaled, 1)),
+        *((RotatedAsComplex, 0), (RotatedAsComplexUnscaled, 1), (OfTwoParts, 0)),
     ],
 )
 def test_a_ready_instance_is_judged_by_its_factor(written, count):

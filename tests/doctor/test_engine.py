@@ -147,6 +147,17 @@ def test_a_module_stuck_in_training_mode_is_no_healthy_module(monkeypatch):
         assert_healthy(Stuck(8))
 
 
+def test_what_takes_other_inputs_in_training_is_examined_in_evaluation():
+    class Pairs(Plain):
+        def forward(self, x):
+            first, second = x if self.training else (x, x)
+            return self.linear(first + second)
+
+    findings = doctor(Pairs(8)).findings
+    assert engine.OTHERWISE_TRAINED.message in {finding.message for finding in findings}
+    assert not any(finding.is_unfinished for finding in findings)
+
+
 def test_wrong_wishes_are_refused():
     with pytest.raises(SpecError, match="depth must be at least 1; got 0"):
         doctor(Plain(8), depth=0)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from attnlab.core.errors import ModuleError
 from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.loading.loading import load
 from attnlab.strangers.patient import Patient
@@ -180,3 +181,20 @@ def test_a_mask_that_training_alone_reads_is_a_factor_and_hides_nothing():
     given = {one.parameter: one.value for one in convention.arguments if one.source == "constant"}
     assert (given, convention.masks) == ({"mask": 1.0, "other_mask": 1.0}, ())
     convention.call(DropsByAMask().train(), torch.randn(3, 7, 16))
+
+
+class Pairs(nn.Module):
+    """A vector for every pair of positions."""
+
+    def __init__(self):
+        super().__init__()
+        self.map = nn.Linear(24, 8)
+
+    def forward(self, x):
+        x = self.map(x)
+        return x[:, :, None] - x[:, None]
+
+
+def test_vectors_for_pairs_are_no_heads():
+    with pytest.raises(ModuleError, match=r"returned \(3, (\d+), \1, 8\) for an input"):
+        interview(load(Pairs))

@@ -62,6 +62,7 @@ def taking(folder: Path, parameters: str, *, width: str = "8") -> str:
         ("dim=16", {}, {"dim": 16}),
         ("n_embeddings, width", {}, {"n_embeddings": 53, "width": 64}),
         ("vocab_size, n_embeddings, heads", {}, {"vocab_size": 53, "n_embeddings": 64, "heads": 4}),
+        ("num_features, d_token", {}, {"num_features": 24, "d_token": 64}),
         ("N, layers, dim", {}, {"N": 48, "layers": 2, "dim": 64}),
     ],
 )
@@ -152,6 +153,12 @@ def test_objects_of_python_are_patients():
     assert load(lambda d_model: nn.Linear(d_model, 3)).module.in_features == 64
 
 
+def test_blocks_are_small_where_long_ones_do_not_run(tmp_path):
+    text = CLASS.format(parameters="dim, block_size, halo_size", width="dim")
+    found = ways_to_load(f"{file(tmp_path, text)}:Mine")
+    assert [(way.arguments["block_size"], way.arguments["halo_size"]) for way in found] == [(48, 1), (4, 1)]
+
+
 def test_a_large_model_is_made_narrow_and_shallow_with_few_tokens_and_says_so(tmp_path):
     text = (
         "class Mine(nn.Module):\n    def __init__(self, vocab_size=9000, d_model=256, num_layers=12):\n"
@@ -168,6 +175,15 @@ def test_a_large_model_is_made_narrow_and_shallow_with_few_tokens_and_says_so(tm
     )
     asked = load(f"{tmp_path}/mine.py:Mine", {"num_layers": 5})
     assert len(asked.module.layers) == 5
+
+
+def test_a_large_model_has_few_blocks_of_any_kind(tmp_path):
+    text = (
+        "class Mine(nn.Module):\n    def __init__(self, n_speech_blocks=12, sizes_of_blocks=(2, 6), d_model=512):\n"
+        "        super().__init__()\n        self.depths = sizes_of_blocks\n"
+        "        self.layers = nn.ModuleList(nn.Linear(d_model, d_model) for _ in range(n_speech_blocks))\n"
+    )
+    assert dict(load(f"{file(tmp_path, text)}:Mine").arguments) == {"d_model": 64, "n_speech_blocks": 2}
 
 
 def test_what_is_small_by_default_is_not_made_larger_to_be_quick(tmp_path):

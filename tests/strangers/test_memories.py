@@ -296,3 +296,24 @@ def test_padding_that_latents_read_is_an_error():
 def test_latents_are_called_invariant():
     exam = examine(Latents(), pooled=True, slots=4, d_out=4 * D)
     assert "invariant" in next(finding.evidence for finding in check_positions(exam))
+
+
+class Ranks(nn.Module):
+    """Items are ranked by the vector of the last position, as recommenders do."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(5)
+        self.items, self.own = nn.Embedding(29, D), nn.MultiheadAttention(D, HEADS, batch_first=True)
+
+    def forward(self, item_ids, targets, attn_mask):
+        x = self.items(item_ids)
+        x = self.own(x, x, x, attn_mask=attn_mask)[0]
+        return (self.items(targets) @ x[:, -1:].mT).squeeze(-1)
+
+
+def test_what_is_ranked_is_another_sequence_and_hides_no_mask():
+    convention = asked(Ranks())
+    assert {one.parameter: one.source for one in convention.arguments}["targets"] == "memory tokens"
+    assert convention.pair_mask is not None
+    assert (convention.pair_mask.encoding, convention.pair_mask.obeyed) == ("bool, True = blocked", True)

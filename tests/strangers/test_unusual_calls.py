@@ -1137,3 +1137,39 @@ class BothBlock(nn.Module):
 def test_of_masks_that_are_always_given_none_hides_all():
     convention = asked(BothBlock())
     assert {mask.parameter: mask.keeps for mask in convention.masks} == {"first_mask": False, "second_mask": False}
+
+
+class OfColumns(nn.Module):
+    """Attention over the columns of a table, each of which has a vector that its number is multiplied with."""
+
+    def __init__(self):
+        super().__init__()
+        self.columns = nn.Parameter(torch.randn(20, WIDTH))
+        self.attend, self.out = nn.TransformerEncoderLayer(WIDTH, 2, WIDTH, batch_first=True), nn.Linear(WIDTH, 5)
+
+    def forward(self, x):
+        return self.out(self.attend(x[:, :, None] * self.columns).mean(1))
+
+
+def test_rows_of_a_table_are_samples_and_its_columns_positions():
+    convention = asked(OfColumns())
+    assert (convention.length, convention.pooled, convention.layout) == (20, True, "batch-first")
+    assert "one number per position" in convention.assumptions["called as"]
+
+
+class OfSpectrograms(nn.Module):
+    """Attention over a spectrogram, (batch, mel, time), whose bands no layer counts."""
+
+    def __init__(self, n_mels=20):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 3, 3, stride=2, padding=1)
+        self.map = nn.Linear(3 * n_mels // 2, WIDTH)
+        self.attend = nn.TransformerEncoderLayer(WIDTH, 2, WIDTH, batch_first=True)
+
+    def forward(self, x):
+        return self.attend(self.map(self.conv(x[:, None]).permute(0, 3, 1, 2).flatten(2)))
+
+
+def test_a_spectrogram_is_as_wide_as_its_constructor_says():
+    convention = asked(OfSpectrograms())
+    assert (convention.d_in, convention.layout, convention.slots) == (20, "channels-first", 6)

@@ -103,3 +103,7 @@ def test_what_ends_in_a_word_for_a_size_is_a_whole_number():
         4,
         "gelu",
     ]
+
+
+def test_a_width_that_nothing_names_is_that_of_a_model():
+    assert [usual(name, int) for name in ("question_dim", "asked_features", "asked")] == [64, 64, 4]

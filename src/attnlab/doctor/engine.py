@@ -17,7 +17,7 @@ from attnlab.core.build import describe_exception, is_path, path_of
 from attnlab.core.errors import AttnlabError, ModuleError, SpecError, nearest
 from attnlab.doctor.checks import CHECKS, Check
 from attnlab.doctor.examination import SEED, Examination, ExaminationOptions
-from attnlab.doctor.findings import NOT_EXAMINED, Diagnosis, Finding, worst_first
+from attnlab.doctor.findings import NOT_EXAMINED, Diagnosis, Finding, FindingText, worst_first
 from attnlab.doctor.text_study import text_study
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.interview import interview
@@ -33,6 +33,13 @@ ALL_S = 120.0  # what is left after that is skipped, and said
 MOST_OVERTIMES = 2  # checks that do not end; the third would not either
 STUCK_S = 3.0  # a call in training mode that takes longer, and that many times as long as in evaluation, is stuck
 STUCK_TIMES = 20.0
+OTHERWISE_TRAINED = FindingText(
+    "warning",
+    "in training mode a call as in evaluation mode raises: what this check asks there is open.",
+    "call it in training mode yourself: right where it takes other inputs there, such as candidates for all positions",
+    nature="set-up",
+)
+_RAISED = FindingText("info", f"{NOT_EXAMINED}: the module raised an exception in this check.")
 _SHOWN_PRINTS = 60  # characters of what a module printed
 
 OnCheck = Callable[[str, int, int], None]
@@ -258,7 +265,11 @@ class _ChecksRun:
         except OvertimeError:
             return [*found, self.overtime(name, limit_s)], False
         except ModuleError as error:
-            found.append(_not_examined(name, "the module raised an exception in this check", str(error)))
+            in_training_alone = (
+                self.call_s(train=True, limit_s=limit_s) == 0.0 < self.call_s(train=False, limit_s=limit_s)
+            )
+            raised = OTHERWISE_TRAINED if in_training_alone else _RAISED
+            found.append(raised.finding(name, str(error)))
         except AttnlabError:
             raise
         except (Exception, SystemExit) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import itertools
 import math
 import re
@@ -14,10 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from attnlab.core.errors import ModuleError
+from attnlab.core.errors import AttnlabError, ModuleError
 from attnlab.doctor.examination import Examination, accepted_by
 from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.position_claims import names_position
+from attnlab.doctor.measures.more_of_one import of_more
 from attnlab.doctor.measures.norms import norms_of, unused_norms
 from attnlab.doctor.measures.participation import (
     MEMORIES,
@@ -49,7 +51,6 @@ _CUTS = re.compile(
     r"\.data\b|no_grad|inference_mode|set_grad_enabled|\.item\(|\.tolist\(|\.numpy\(|torch\.tensor\(|argmax"
 )
 _TIED = re.compile(r"self\.(\w+)\.weight = self\.(\w+)\.weight\b")  # set to share what another layer has
-_ALONE = r"(ws|\w*win\w*)=[(\[]?1\b"  # a window of one position, in which queries and keys have nothing to choose
 _OF_MANY = frozenset({"max", "amax", "min", "amin", "logsumexp", "mean", "var", "std", "median", "norm"})
 """Statistics of many numbers: without their gradient what is divided by or taken off is a constant, as is meant."""
 _WORD = re.compile(r"[._\d]+")
@@ -168,7 +169,27 @@ TEXTS: Mapping[str, FindingText] = {
 
 
 def check_dead_parts(exam: Examination) -> Iterator[Finding]:
-    """Find parameters, heads and submodules that have no influence, cannot learn, or are one where two are meant."""
+    """Find parameters, heads and submodules that have no influence, cannot learn, or are one where two are meant.
+
+    What has nothing to choose among where there is one of something is asked about where there are several.
+    """
+    found = list(_not_alive(exam))
+    for words, other in of_more(exam) if any(_has_no_choice(finding) for finding in found) else ():
+        with contextlib.suppress(AttnlabError):
+            alive = list(_not_alive(other))
+            if not any(_has_no_choice(finding) for finding in alive):
+                found = list(accepted_by(found, words, by="it is built with")) if words else alive
+                break
+    yield from found
+
+
+def _has_no_choice(finding: Finding) -> bool:
+    """Whether a finding may come of a softmax over one number."""
+    return finding.remedy in (TEXTS["alone"].remedy, TEXTS["dead rows"].remedy) and not finding.accepted
+
+
+def _not_alive(exam: Examination) -> Iterator[Finding]:
+    """The findings about one examination."""
     yield from _unregistered(exam)
     unused = list(_unused_memory(exam))
     seen = survey(exam)
@@ -223,13 +244,13 @@ def _unused_memory(exam: Examination) -> Iterator[Finding]:
     """An error if another memory, or another sequence in one of the places of the input, leaves everything as it is."""
     given = [one for one in exam.convention.arguments if not one.parameter.startswith("_")]
     memory = [one for one in given if one.source in OTHER_MEMORIES]
-    inputs = [one for one in given if one.source == "x" and exam.convention.takes == "embeddings"]
+    inputs = [one for one in given if one.source == "x" and not exam.convention.of_loss]  # else a target among them
     read = names_read(exam.patient.module)  # others may be there for the interface's sake
     for asked in [memory, *([one] for one in inputs if len(inputs) > 1 and one.parameter in read)]:
         change = influence_beside(exam, asked) if asked else math.inf
         if change <= exam.tolerance:
             name = asked[0].parameter
-            evidence = f"{MEMORIES} calls with other numbers in it: results change by {change:.2g} of their size"
+            evidence = f"{2 * MEMORIES} calls with other numbers in it: results change by {change:.2g} of their size"
             unread = all(is_handed_on_unread(exam.patient.module, one.parameter) for one in asked)
             finding = TEXTS["unread" if unread else "memory"].finding(ID, evidence, {"name": name or "the memory"})
             words = said_unused(exam.patient.said, exam.patient.text, (name, "memory", "context"))
@@ -341,7 +362,7 @@ def _silent_rows(exam: Examination, seen: Survey) -> Iterator[Finding]:
     silent = f"gradient 0 in {seen.calls} calls"
     if dead and not _given_one_key(exam):
         evidence = f"{silent}, and the output does not change when they are replaced: {'; '.join(dead[:_SHOWN])}"
-        yield from exam.as_set([TEXTS["dead rows"].finding(ID, evidence)], _ALONE)
+        yield TEXTS["dead rows"].finding(ID, evidence)
     if cut:
         evidence = f"{silent}, but the output changes when they are replaced: {'; '.join(cut[:_SHOWN])}"
         yield from exam.as_meant([TEXTS["cut rows"].finding(ID, evidence)], "stopped gradients")

@@ -235,6 +235,7 @@ def _reading(exam: Examination, logits: LogitSize, *, grows: bool) -> tuple[str,
             "the scores are scaled twice",
             "scale once, by d_head ** -0.5: the root must not be missing, and SDPA scales by itself",
         ),
+        "inverted": ("the scores are divided by what must multiply them", "multiply the scores by d_head ** -0.5"),
         "width": ("the scores are scaled by the width of the model, not of a head", "scale by d_head ** -0.5"),
         "length": ("the scores are scaled by the length", "scale by d_head ** -0.5, with d_head = q.size(-1)"),
         "": ("the scores are not scaled by d_head ** -0.5", "multiply the scores by d_head ** -0.5, nothing else"),
@@ -251,6 +252,7 @@ def _kind(exam: Examination, logits: LogitSize) -> str:
     candidates = {
         "missing": d_head**0.5,
         "doubled": d_head**-0.5,
+        "inverted": d_head,
         "width": (d_head / width) ** 0.5,
         "length": (d_head / exam.convention.length) ** 0.5,
     }

@@ -30,12 +30,6 @@ from attnlab.strangers.loading.sizes import pieces_of
 from attnlab.strangers.patient import Patient
 from attnlab.strangers.said.source import source_of_forward
 
-CACHES = frozenset(
-    {"past_key_value", "past_key_values", "layer_past", "past", "past_kv", "past_kvs", "past_keys_values", "past_state"}
-    | {"cache", "kv_cache", "kv_caches", "cached_kv", "cache_kv", "caches", "prev_kv", "layer_cache", "cached"}
-)
-"""Names of arguments that take a cache."""
-
 FLAGS = frozenset({"use_cache", "use_kv_cache", "using_cache", "return_cache", "return_kv", "cache_enabled"})
 """Names of arguments that ask for a cache."""
 
@@ -59,8 +53,9 @@ class CacheProtocol:
 def names_of(module: nn.Module) -> tuple[str | None, tuple[str, ...], tuple[str, ...]]:
     """Which arguments of a module have to do with a cache."""
     names = list(inspect.signature(module.forward).parameters)
-    cache = next((name for name in names if name.lower() in CACHES), None)
     flags = tuple(name for name in names if name.lower() in FLAGS)
+    kept = (name for name in names if role_of(name) == "cache" and name not in flags)
+    cache = next((name for name in kept if "mem" not in name.lower()), None)
     offsets = (name for name in names if role_of(name) == "start" and "layer" not in name.lower())
     return cache, flags, tuple(offsets)
 

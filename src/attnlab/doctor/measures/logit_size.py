@@ -66,11 +66,11 @@ def _measured(tape: Tape, dependence: Dependence, attention: TapedAttention) -> 
     queries, keys = attention.sources.pairing.queries, attention.sources.pairing.keys
     if queries is None or keys is None or attention.q is None or not attention.softmaxes:
         return None
-    before = [_projection(tape, dependence, operand) for operand in (queries, keys)]
-    of_one_input = before == [None, None] and attention.q.size(2) != attention.weights.size(3)
+    before = [_projections(tape, dependence, operand) for operand in (queries, keys)]
+    of_one_input = before == [[], []] and attention.q.size(2) != attention.weights.size(3)
     if of_one_input:  # in windows: products of a position with itself are among the others
         return None
-    stds = [_std_at(tape, event, operand) for event, operand in zip(before, (queries, keys), strict=True)]
+    stds = [_std_at(tape, events, operand) for events, operand in zip(before, (queries, keys), strict=True)]
     std = _std_of_products(tape, attention)
     if std is None or min(std, *stds) < _SMALLEST:
         return None
@@ -81,30 +81,36 @@ def _measured(tape: Tape, dependence: Dependence, attention: TapedAttention) -> 
         q_std=stds[0],
         k_std=stds[1],
         coherence=_coherence(attention),
-        excuse=_excuse(tape, dependence, attention, before),
+        excuse=_excuse(tape, dependence, attention, [*before[0], *before[1]]),
         where=attention.where,
-        projected=None not in before,
+        projected=[] not in before,
     )
 
 
-def _projection(tape: Tape, dependence: Dependence, operand: Operand) -> Event | None:
-    """The event that projected queries or keys, None if they are the input itself."""
+def _projections(tape: Tape, dependence: Dependence, operand: Operand) -> list[Event]:
+    """The events that projected queries or keys, each other features of them; none if they are the input itself."""
     reached = [tape.events[index] for index in back_to(tape, operand, stop=set())]
     ends = [event for event in reached if event.index in dependence.on_input]
     made = [event for event in ends if event.call in _PROJECTIONS or event.call in _NORMS]
-    return max(made, key=lambda event: (event.output.numel(), -event.index), default=None)
+    found: list[Event] = []
+    covered = torch.zeros((), dtype=torch.bool)
+    for event in sorted(made, key=lambda event: (-event.output.numel(), event.index)):
+        places = places_in(tape, event.index, operand)
+        here = torch.ones((), dtype=torch.bool) if places is None else places >= 0
+        if not (covered & here).any():
+            found, covered = [*found, event], covered | here
+    return found
 
 
-def _std_at(tape: Tape, event: Event | None, operand: Operand) -> float:
-    """The standard deviation, around zero, of what became queries or keys when its projection gave it."""
+def _std_at(tape: Tape, events: Sequence[Event], operand: Operand) -> float:
+    """The standard deviation, around zero, of what became queries or keys when their projections gave it."""
     tensor = tape.events[operand[0]].inputs[operand[1]]
-    if event is None:  # the input itself, perhaps scaled on the way
+    if not events:  # the input itself, perhaps scaled on the way
         first = min(back_to(tape, operand, stop=set()), default=None)
         return _size(tensor if first is None else tape.events[first].inputs[0])
-    places = places_in(tape, event.index, operand)
-    if places is not None:
-        tensor = event.output.flatten()[places[places >= 0]]
-    return _size(tensor)
+    traced = [(event, places_in(tape, event.index, operand)) for event in events]
+    parts = [event.output.flatten()[places[places >= 0]] for event, places in traced if places is not None]
+    return _size(torch.cat(parts) if parts else tensor)
 
 
 def _coherence(attention: TapedAttention) -> float:
@@ -139,7 +145,7 @@ def _std_of_products(
     return _size(part) if part.numel() else None
 
 
-def _excuse(tape: Tape, dependence: Dependence, attention: TapedAttention, before: Sequence[Event | None]) -> str:
+def _excuse(tape: Tape, dependence: Dependence, attention: TapedAttention, before: Sequence[Event]) -> str:
     """Why the size of the logits says nothing about the scale."""
     if chooses_summaries(dependence, attention):
         return "of features"
@@ -154,9 +160,9 @@ def _excuse(tape: Tape, dependence: Dependence, attention: TapedAttention, befor
     return "learned temperature" if any(_tempered(dependence, tape.events[index]) for index in passed) else ""
 
 
-def _normed(tape: Tape, event: Event | None) -> bool:
+def _normed(tape: Tape, event: Event) -> bool:
     """Whether queries or keys are a norm of something projected."""
-    if event is None or event.call not in _NORMS:
+    if event.call not in _NORMS:
         return False
     reached = back_to(tape, (event.index, 0), stop=set())
     return any(tape.events[index].call in _PROJECTIONS for index in reached)
@@ -168,11 +174,9 @@ def _of_unit_length(tape: Tape, operand: Operand) -> bool:
     return any(tape.events[index].call in _LENGTHS for index in back_to(tape, operand, stop=projections))
 
 
-def _unmoved(tape: Tape, attention: TapedAttention, before: Sequence[Event | None]) -> bool:
+def _unmoved(tape: Tape, attention: TapedAttention, before: Sequence[Event]) -> bool:
     """Whether larger queries and keys leave the scores as they are."""
-    if not before or any(event is None for event in before):
-        return False
-    doubled = _std_of_products(tape, attention, {event.index: _double for event in before if event is not None})
+    doubled = _std_of_products(tape, attention, {event.index: _double for event in before})
     usual = _std_of_products(tape, attention)
     return doubled is not None and usual is not None and doubled < _UNMOVED * usual
 

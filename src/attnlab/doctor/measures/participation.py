@@ -206,15 +206,16 @@ def _disturbed(exam: Examination, names: Sequence[str], rows: Rows | None, seed:
 
 
 def influence_beside(exam: Examination, arguments: Sequence[Argument]) -> float:
-    """How much the results change when some arguments alone are other sequences, relative to the results."""
-    others = {one: replace(one, source=OTHER_MEMORIES.get(one.source, "another sequence")) for one in arguments}
+    """How much the results change in either mode when some arguments alone are other sequences, relative to them."""
+    of_x = "another sequence" if exam.convention.takes == "embeddings" else "positions of each"  # tokens 0, 1, 2, ...
+    others = {one: replace(one, source=OTHER_MEMORIES.get(one.source, of_x)) for one in arguments}
     arguments = tuple(others.get(one, one) for one in exam.convention.arguments)
     other = exam.relying_on(replace(exam.convention, arguments=arguments))
     changes = []
-    for seed in range(MEMORIES):
+    for seed, train in itertools.product(range(MEMORIES), (False, True)):
         x = exam.inputs(seed=30 + seed)
         try:
-            before, after = results(exam, exam.eval_module, x), results(other, exam.eval_module, x)
+            before, after = (results(each, exam.fresh(train=train), x) for each in (exam, other))
         except ModuleError:  # that it raises is an influence
             return 1.0
         changes.append(_change(before, after) if before else 1.0)

@@ -594,9 +594,16 @@ def _with_other_axes(trial: Trial, convention: Convention) -> Convention | None:
     for layout in _RETURNED_IN:
         with contextlib.suppress(ModuleError):
             found = _in_any_batch(trial, with_output(trial, replace(convention, returned_in=layout)))
-            if not found.pooled:
+            if not found.pooled and (layout not in SPLIT or _is_as_wide_elsewhere(trial, found)):
                 return found
     return None
+
+
+def _is_as_wide_elsewhere(trial: Trial, found: Convention) -> bool:
+    """Whether the output has the same width at another length, if there is one: what has another holds pairs."""
+    with contextlib.suppress(ModuleError):
+        return with_output(trial, found, length=found.length - 1).d_out == found.d_out
+    return True
 
 
 def _with_one_more(trial: Trial, convention: Convention) -> Convention | None:

@@ -33,7 +33,7 @@ from attnlab.strangers.calling.roles import (
     seems_over_pairs,
     with_a_vector,
 )
-from attnlab.strangers.calling.sources import HANDED_ON, MEMORY_LENGTH, Argument
+from attnlab.strangers.calling.sources import HANDED_ON, MEMORY_LENGTH, NUMBERS, OTHER_MEMORIES, Argument
 from attnlab.strangers.calling.trial import NOTHING, Sight, Trial, influences, sight_of
 from attnlab.strangers.calling.widths import size_named
 from attnlab.strangers.calling.wording import assumptions_of
@@ -64,8 +64,9 @@ def interview(patient: Patient) -> Convention:
             convention = _in_clean_layout(trial, _in_seeing_layout(trial, convention), found.parameters)
         elif found.layout.in_passing and found.layout.what == convention.layout == "sequence-first":
             convention = _the_one_apart(trial, convention, replace(convention, layout="batch-first"))
-        convention = _asked_by_a_vector(trial, convention)
+        convention = _of_numbers(trial, _asked_by_a_vector(trial, convention))
         convention = _with_targets(trial, convention, found.parameters)
+        convention = _with_candidates(trial, convention, found.parameters)
         convention = _with_lengths(trial, _counted(trial, _with_memory(trial, convention)), patient)
         itself = _is_its_own_memory(convention, found.parameters)
         own = tuple(_of_own_memory(found.parameters)) if itself else found.parameters
@@ -146,6 +147,17 @@ def _asked_by_a_vector(trial: Trial, convention: Convention) -> Convention:
     return convention
 
 
+def _of_numbers(trial: Trial, convention: Convention) -> Convention:
+    """The convention with one number per position where no position of one sequence sees others: they are samples."""
+    if convention.layout != "unbatched" or sight_of(trial, convention) != "itself":
+        return convention
+    arguments = tuple(replace(one, source=NUMBERS) if one.source == "x" else one for one in convention.arguments)
+    other = replace(convention, layout="batch-first", d_in=1, length=convention.d_in, arguments=arguments, masks=())
+    with contextlib.suppress(ModuleError):
+        return with_output(trial, other)
+    return convention
+
+
 def _answers_each(trial: Trial, convention: Convention) -> bool:
     """Whether it gives one vector for each position of the sequence that asks, however long the others are."""
     asking, *others = convention.arguments or (None,)
@@ -162,6 +174,26 @@ def _with_targets(trial: Trial, convention: Convention, parameters: Sequence[Par
         other = replace(convention, arguments=(*convention.arguments, Argument(one.name, "x")), pooled=False)
         if trial.runs(other):
             return other
+    return convention
+
+
+def _with_candidates(trial: Trial, convention: Convention, parameters: Sequence[Parameter]) -> Convention:
+    """The convention with a sequence of their own for targets that the output is made of, as of items it ranks.
+
+    Were they the input, every position would reach the output through them, whatever is hidden.
+    """
+    targets = {one.name for one in parameters if one.role == "targets"}
+    memory = "memory tokens" if convention.takes == "tokens" else "memory"
+    for one in convention.arguments:
+        if one.parameter in targets and one.source == "x":
+            own = [
+                replace(one, source=source, value=convention.vocab_size) for source in (memory, OTHER_MEMORIES[memory])
+            ]
+            arguments = [tuple(each if other is one else other for other in convention.arguments) for each in own]
+            with contextlib.suppress(ModuleError):
+                found, other = (with_output(trial, replace(convention, arguments=each)) for each in arguments)
+                x = trial.inputs(found)
+                convention = convention if torch.equal(trial.run(found, x), trial.run(other, x)) else found
     return convention
 
 

@@ -35,7 +35,7 @@ _PIECES: dict[str, str] = {
     "sin": "sin sines",
     "rotary": "rope rotary freqs cis",
     "positions": "pos position positions posids",
-    "cache": "past cache cached kvcache prev incremental inference hx h0 mems",
+    "cache": "past cache caches cached kvcache prev incremental inference hx h0 mems",
     "segments": "segment segments type types",
     "source": "src source",
     "target": "tgt trg target dec decoder caption captions",

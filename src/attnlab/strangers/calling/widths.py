@@ -12,7 +12,7 @@ from typing import Any, final
 from torch import nn
 
 from attnlab.core.constructors import named, signature_of
-from attnlab.strangers.loading.sizes import D_MODEL, OF_SIDES
+from attnlab.strangers.loading.sizes import D_MODEL, OF_SIDES, pieces_of
 from attnlab.strangers.patient import Patient
 
 MISFITS = tuple(
@@ -37,6 +37,8 @@ _COLORS = (3, 1)
 _WIDEST = 64  # pixels; a wider image takes longer than a person waits
 _WIDEST_OF_ALL = 256  # where nothing else runs
 _MOST_SIDES = 8  # tried
+_SAYS_CHANNELS = frozenset(["channels", "chans", "mel", "mels", "bins", "bands"])
+"""Pieces of names of what a spectrogram or a series has several of."""
 _SAYS_OUT = ("out", "hidden_dim", "hidden", "n_units", "units")
 _WIDTH_ATTRIBUTES = ("in_features", "in_channels", "input_size", "embed_dim", "embedding_dim")
 
@@ -78,6 +80,9 @@ def widths_to_try(module: nn.Module, patient: Patient) -> list[int]:
     """Widths the input may have, the most plausible first."""
     said = [*_sizes("d_model", patient, without=_SAYS_OUT), *_sizes("d_model", patient)]
     parts = list(_widths_of_parts(module))
+    unsaid = {name: one.default for name, one in signature_of(type(module)).items()}
+    sizes = {name: value for name, value in (unsaid | dict(patient.arguments)).items() if type(value) is int}
+    parts[1:1] = [value for name, value in sizes.items() if _SAYS_CHANNELS & set(pieces_of(name)) and value > 0]
     parts = [*parts[:1], *(width for width in parts[1:] if width <= _MOST_LATER)]
     found = dict.fromkeys([*said[:2], *parts, *said[2:]] or [D_MODEL])
     return [*list(found)[:_MOST_WIDTHS], *([] if 1 in found else [1])]

@@ -468,8 +468,12 @@ class Maker:
             return module
         usual_ones = {name: self._usually(name) for name in self.wanted}
         wide = {name: D_MODEL for name, value in usual_ones.items() if type(value) is int and value >= _WIDE}
+        counts = [name for name, value in usual_ones.items() if type(value) is int]
+        deep = {name: SMALL["n_layers"] for name in counts if pieces_of(name)[-1:] in (["layers"], ["blocks"])}
         narrow = self._own_words(_NARROW)
-        smaller = (self._made_smaller(sizes) for sizes in (narrow | wide | narrow, narrow, self._own_words(_SHALLOW)))
+        smaller = (
+            self._made_smaller(sizes) for sizes in (narrow | wide | deep | narrow, narrow, self._own_words(_SHALLOW))
+        )
         return next((each for each in smaller if each is not None), module)
 
     @property

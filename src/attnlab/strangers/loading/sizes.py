@@ -41,7 +41,7 @@ _BY_PIECE: tuple[tuple[str, Any], ...] = (
     ("activation act nonlinearity", "gelu"),
     ("eps epsilon", 1e-5),
     ("idx index id pad", 0),
-    ("stride strides dilation", 1),
+    ("stride strides dilation halo", 1),
     ("kernel kernels ks", 3),
     ("window windows local", 4),
     ("len length horizon", 12),  # unlike the number of heads
@@ -67,7 +67,8 @@ _BY_PIECE: tuple[tuple[str, Any], ...] = (
 )
 """Other arguments that constructors ask for, by pieces of their names; the first row that knows a piece counts."""
 
-_OF_SIZES = frozenset(["dim", "dims", "size", "width", "features", "units"])
+_OF_WIDTHS = frozenset(["dim", "dims", "width", "features", "units"])
+_OF_SIZES = _OF_WIDTHS | {"size"}
 """Last pieces of names of whole numbers: `act_dim` is no activation."""
 
 _BY_TYPE: dict[Any, Any] = {bool: False, int: 4, float: 0.1}
@@ -144,7 +145,7 @@ def usual(name: str, hint: Any = None) -> Any:
     rows = (value for value in rows if type(value) is int or last not in _OF_SIZES)
     if hint is bool and glossary_word(name) == name:
         return next((value for value in rows if isinstance(value, bool)), False)
-    return next(rows, _BY_TYPE.get(hint))
+    return next(rows, D_MODEL if hint is int and last in _OF_WIDTHS else _BY_TYPE.get(hint))
 
 
 def may_be_none(hint: Any) -> bool:
@@ -177,7 +178,9 @@ def offered_for(factory: Callable[..., Any], given: Mapping[str, Any]) -> dict[s
     others = {name: value for name, value in others.items() if value is not None}
     rates = (name for name, value in others.items() if type(value) is float)
     others |= {name: (others[name],) * 2 for name in rates if setting_of(name, source_of(factory)) == "list"}
-    return {name: offered[word] for name, word in _second_meanings(wanted).items()} | offered | others
+    meant = _second_meanings(wanted).items()
+    second = {name: offered[word] if isinstance(word, str) else word for name, word in meant}
+    return second | offered | others
 
 
 def _size_handed_on(factory: Callable[..., Any], name: str, offered: Mapping[str, Any]) -> Any:
@@ -186,13 +189,18 @@ def _size_handed_on(factory: Callable[..., Any], name: str, offered: Mapping[str
     return next((offered[word] for word in words if word in SMALL), None)
 
 
-_SECOND_MEANINGS = {"vocab_size": ("embeddings", "d_model"), "n_layers": ("n", "max_length")}
+_COLUMNS = 24  # of a table or a series: unlike widths, so that neither can be mistaken for the other
+_SECOND_MEANINGS: dict[str, tuple[str, str | int]] = {
+    "vocab_size": ("embeddings", "d_model"),
+    "n_layers": ("n", "max_length"),
+    "d_model": ("features", _COLUMNS),
+}
 """The last piece of names that say a size of the glossary unless another name does, and what they mean beside one."""
 
 
-def _second_meanings(wanted: Mapping[str, inspect.Parameter]) -> dict[str, str]:
+def _second_meanings(wanted: Mapping[str, inspect.Parameter]) -> dict[str, str | int]:
     """The required arguments whose name means another size, as a plainer name beside it means what it would."""
-    found: dict[str, str] = {}
+    found: dict[str, str | int] = {}
     for word, (piece, other) in _SECOND_MEANINGS.items():
         names = named(word, wanted)
         doubtful = [name for name in names if pieces_of(name)[-1:] == [piece] and is_required(wanted[name])]

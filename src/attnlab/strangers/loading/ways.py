@@ -13,10 +13,12 @@ from attnlab.core.constructors import glossary_word, is_required, named, signatu
 from attnlab.core.errors import AttnlabError
 from attnlab.strangers.loading.callers import callers_of, literal_calls
 from attnlab.strangers.loading.making import Maker
+from attnlab.strangers.loading.sizes import pieces_of
 
 _MOST_CALLS = 3  # in files, that are tried; a fourth would not differ in kind
 _MOST_SUPPOSED = 3  # values of what nothing tells
 _MOST_CALLERS = 4  # that are built; the fifth would not tell more
+_OF_BLOCK = 4  # positions, where a block is a part of what is given
 _WIDER_SIDE = 64  # where what is made for so few pixels cannot be called
 
 
@@ -88,5 +90,11 @@ def _makers(
         of_one = Maker(factory, name, dict.fromkeys(heads, 1) | dict(given), causal=causal)
         of_one.notes += ("with one head, as no call was found that runs with several",)
         yield of_one
+    blocks = [name for name in named("max_length", plain.wanted) if is_required(plain.wanted[name])]
+    blocks = [name for name in blocks if "block" in pieces_of(name) and name not in given]
+    if blocks:
+        of_few = Maker(factory, name, dict.fromkeys(blocks, _OF_BLOCK) | dict(given), causal=causal)
+        of_few.notes += ("with small blocks, as no call was found that runs with long ones",)
+        yield of_few
     for choice in range(_MOST_SUPPOSED) if plain.asks else ():
         yield Maker(factory, name, given, causal=causal, supposing=choice, elsewhere=next(iter(calls), None))

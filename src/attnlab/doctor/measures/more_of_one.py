@@ -1,0 +1,33 @@
+"""A patient with several where it has one: groups of features in its input, or what a constructor argument counts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+
+from attnlab.core.constructors import signature_of
+from attnlab.core.errors import AttnlabError
+from attnlab.doctor.examination import Examination
+from attnlab.strangers.calling.interview import interview
+
+_SEVERAL = 3
+_COUNTED = 2  # a window of two divides the usual sides of images
+
+
+def of_more(exam: Examination) -> Iterator[tuple[str, Examination]]:
+    """Yield examinations with several of something, and the argument that is 1 otherwise; nothing for the input.
+
+    The input is made several times as wide, as where its last axis holds groups of features.
+    """
+    convention = exam.convention
+    if convention.takes == "embeddings":
+        yield "", exam.relying_on(replace(convention, d_in=_SEVERAL * convention.d_in))
+    given = {name: one.default for name, one in signature_of(type(exam.patient.module)).items()}
+    given |= {name: value for name, value in exam.patient.arguments.items() if name in given}
+    for name in (name for name, value in given.items() if type(value) is int and value == 1):
+        with contextlib.suppress(AttnlabError):
+            module, arguments = exam.another({name: _COUNTED}), {**exam.patient.arguments, name: _COUNTED}
+            if module is not None:
+                patient = replace(exam.patient, module=module, arguments=arguments)
+                yield f"{name}=1", Examination(patient, interview(patient), exam.options)
