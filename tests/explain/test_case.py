@@ -15,7 +15,7 @@ from attnlab.core.contracts import Metric
 from attnlab.core.errors import SpecError
 from attnlab.explain import possible
 from attnlab.explain.case import cases, load_asked, load_case, parse_case
-from attnlab.explain.metrics import metric_of, metrics_of
+from attnlab.explain.metrics import as_written, metric_of, metrics_of, rounding_of
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.reading import read
 
@@ -31,6 +31,15 @@ def test_a_number_beside_another_is_read(said):
     assert (case.quantity.variant, case.quantity.beside, case.quantity.metric.name) == ("mine", None, "val_loss")
     assert (case.quantity.seen, case.quantity.expected, case.quantity.distance) == (1.0, 0.5, 0.5)
     assert case.study.rules.budget == {"steps": 60}
+
+
+def test_zeros_at_the_end_of_a_number_are_digits(said):
+    for text, half in (("0.90", 0.005), ("-1.500", 0.0005), (".5", 0.05), ("12", 0.05), ("1.50e-3", 0.00005)):
+        seen = as_written(YAML(typ="rt").load(f"{{val_loss: {text}}}"))["val_loss"]
+        assert (seen, rounding_of(seen)) == (float(text), pytest.approx(half))
+    two = YAML(typ="rt").load("{one: {val_loss: 1.20}, other: {val_loss: 1.0}}")
+    case = parse_case(said(variants=TWO, saw=two, expected="one is better than other"))
+    assert rounding_of(case.quantity.seen) == pytest.approx(0.005)
 
 
 @pytest.mark.parametrize(

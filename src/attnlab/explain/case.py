@@ -11,7 +11,7 @@ from typing import Any, Literal, final
 
 from attnlab.core.contracts import Metric, StudyTask
 from attnlab.core.errors import SpecError, nearest
-from attnlab.explain.metrics import check_value, converted, metric_of, metrics_of, without_a_number
+from attnlab.explain.metrics import Written, as_written, check_value, converted, metric_of, metrics_of, without_a_number
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.reading import find, library, line_of, plain_types, read
 from attnlab.studies.define.study import Study, at_scale, parse_study
@@ -228,7 +228,8 @@ def parse_case(raw: Mapping[str, Any], *, path: Path | None = None, scale: str |
     """
     if not isinstance(raw, Mapping):
         raise SpecError(f"{path or 'case'}: a case must be a mapping; got {type(raw).__name__}")
-    said = at_scale(plain_types(raw), scale, str(path or "case"))
+    plain = plain_types(raw) | ({"saw": as_written(raw["saw"])} if "saw" in raw else {})
+    said = at_scale(plain, scale, str(path or "case"))
     return _Reader(said, raw if scale is None else said, path).case(scale)
 
 
@@ -345,7 +346,7 @@ class _Reader:
                 check_value(where, metric, read)
             except SpecError as error:
                 raise self._wrong(where.partition(".")[0], str(error)) from None
-            found[metric.name] = float(read)
+            found[metric.name] = read if isinstance(read, Written) else float(read)
             if how:
                 notes.append(
                     f"'{said}' {value if lost else format(value, 'g')} is read as {metric.name} {read:g}, {how}"
@@ -404,7 +405,9 @@ class _Reader:
         size = 0.0 if by is None else self._number(by)
         if size < 0:
             raise self._wrong("expected", f"expected: 'by {by}' is no difference: it must be 0 or more")
-        seen = saw[variant][metric.name] - saw[beside][metric.name]
+        numbers = [saw[name][metric.name] for name in (variant, beside)]
+        digits = [one.digits for one in numbers if isinstance(one, Written)]
+        seen = Written(numbers[0] - numbers[1], max(digits)) if digits else numbers[0] - numbers[1]
         better = {"better than": 1, "worse than": -1, "as good as": 0}[relation]
         sign = -better if metric.better == "lower" else better
         nearest_to_seen = sign * max(size, sign * seen) if better else max(-size, min(size, seen))

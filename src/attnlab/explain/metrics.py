@@ -6,10 +6,13 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from decimal import Decimal
-from typing import Any
+from typing import Any, Self, final
+
+from ruamel.yaml.scalarfloat import ScalarFloat
 
 from attnlab.core.contracts import Floor, Metric, ReportedTask
 from attnlab.core.errors import SpecError
+from attnlab.studies.define.reading import plain_types
 from attnlab.training.run.evaluation import TRAIN_ACCURACY
 
 HELD_OUT = ("val", "test")
@@ -30,6 +33,43 @@ CONVERTED: Mapping[str, tuple[str, Callable[[float], float], str]] = {
     "error": ("accuracy", lambda value: 1 - value, "1 minus it"),
 }
 """By kinds of metrics that no task has the kind they are read as, how, and how that is called."""
+
+
+@final
+class Written(float):
+    """A number with the digits that a person wrote behind its point, zeros at the end among them.
+
+    Parameters
+    ----------
+    value : float
+        The number.
+    digits : int
+        How many there are.
+    """
+
+    digits: int
+
+    def __new__(cls, value: float, digits: int) -> Self:
+        """Make one."""
+        made = super().__new__(cls, value)
+        made.digits = digits
+        return made
+
+
+def as_written(read: Any) -> Any:
+    """What was read of a file, with its numbers as they were written there."""
+    if isinstance(read, Mapping):
+        return {str(key): as_written(value) for key, value in read.items()}
+    if isinstance(read, ScalarFloat):
+        text: Any = read  # which has no types: its width, the place of its point, and a letter before an exponent
+        return float(read) if text._exp else Written(read, text._width - text._prec - 1)
+    return plain_types(read)
+
+
+def rounding_of(seen: float) -> float:
+    """Half of the last digit of a number as it was written, which was a tenth or less."""
+    digits = seen.digits if isinstance(seen, Written) else -int(Decimal(f"{seen:.10g}").as_tuple().exponent)
+    return 0.5 * 10.0 ** -max(digits, 1)
 
 
 def metrics_of(task: ReportedTask) -> dict[str, Metric]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from statistics import fmean, median, stdev, variance
 from typing import final
 
+from attnlab.explain.metrics import rounding_of
 from attnlab.studies.judge.statistics import t_quantile
 
 ERROR = 0.05
@@ -77,13 +77,7 @@ def within_noise(found: Sequence[Values], seen: float, runs: int, *, error: floa
         return None
     mean = fmean(finite[0]) - sum(map(fmean, finite[1:]))
     spread = math.sqrt(sum(variance(values) * (1 / len(values) + 1 / runs) for values in finite))
-    return abs(seen - mean) <= t_quantile(1 - error / 2, least - 1) * spread + len(finite) * _rounded(seen)
-
-
-def _rounded(seen: float) -> float:
-    """Half of the last digit of a number as it was written, which was a tenth or less."""
-    exponent = Decimal(f"{seen:.10g}").as_tuple().exponent
-    return 0.5 * 10.0 ** min(int(exponent), -1)
+    return abs(seen - mean) <= t_quantile(1 - error / 2, least - 1) * spread + len(finite) * rounding_of(seen)
 
 
 def effects(
