@@ -10,6 +10,7 @@ from tests.doctor.bedside import HEADS, VOCAB, D, examine
 from torch import nn
 
 from attnlab.doctor.influence.cache import check_cache
+from attnlab.doctor.influence.decoding import names_of
 from attnlab.strangers.calling.masking import Masking
 
 
@@ -203,6 +204,19 @@ def test_a_cache_is_made_of_the_class_that_can_do_what_is_asked_of_it():
 @pytest.mark.parametrize("module", RIGHT, ids=lambda module: type(module).__name__)
 def test_right_caches_are_left_in_peace(module):
     assert not found(module)
+
+
+class BesideState(Cached):
+    """A flag and what the layer below gives stand before the cache."""
+
+    def forward(self, x, inference=False, state=None, kv_cache=None):
+        output, present = self.step(x, kv_cache)
+        return output if state is None else output + state, present
+
+
+def test_other_state_and_flags_are_no_caches():
+    assert names_of(BesideState())[0] == "kv_cache"
+    assert not found(BesideState())
 
 
 def test_right_models_are_left_in_peace():

@@ -459,6 +459,24 @@ def test_a_piece_of_one_position_leaves_queries_and_keys_nothing_to_choose(size,
     assert not list(check_heads_mixed(exam))
 
 
+class AmongHeads(nn.Module):
+    """A forgotten transpose: heads attend to heads, and positions to none, however many heads there are."""
+
+    def __init__(self, n_heads=1):
+        super().__init__()
+        self.n_heads = n_heads
+        self.q, self.k, self.v = (nn.Linear(D, D) for _ in range(3))
+
+    def forward(self, x):
+        q, k, v = (part(x).unflatten(-1, (self.n_heads, -1)) for part in (self.q, self.k, self.v))
+        return ((q @ k.mT).softmax(-1) @ v).flatten(2)
+
+
+def test_choosing_among_heads_alone_is_no_choice():
+    exam = examine(AmongHeads(), lambda changes: AmongHeads(**changes), {"n_heads": 1})
+    assert [finding.accepted for finding in check_dead_parts(exam)] == [False]
+
+
 class Runners(Attention):
     """Attention among the runners of a race, whose features stand end to end; they are pooled over time before."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 from types import SimpleNamespace
@@ -37,9 +38,10 @@ def test_zeros_at_the_end_of_a_number_are_digits(said):
     for text, half in (("0.90", 0.005), ("-1.500", 0.0005), (".5", 0.05), ("12", 0.05), ("1.50e-3", 0.00005)):
         seen = as_written(YAML(typ="rt").load(f"{{val_loss: {text}}}"))["val_loss"]
         assert (seen, rounding_of(seen)) == (float(text), pytest.approx(half))
-    two = YAML(typ="rt").load("{one: {val_loss: 1.20}, other: {val_loss: 1.0}}")
+    two = YAML(typ="rt").load("{one: {val_loss: 1.20}, other: {val_loss: 1.000}}")
     case = parse_case(said(variants=TWO, saw=two, expected="one is better than other"))
     assert rounding_of(case.quantity.seen) == pytest.approx(0.005)
+    assert json.loads(json.dumps(copy.deepcopy(case.saw))) == {"one": {"val_loss": 1.2}, "other": {"val_loss": 1.0}}
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from attnlab.explain.causes.known import Known
 from attnlab.explain.causes.own_code import Examined, Exchangeable, examine, exchangeable
 from attnlab.explain.causes.removals import STILL
 from attnlab.explain.causes.signatures import SIGNATURES, measure
-from attnlab.explain.metrics import Written
+from attnlab.explain.metrics import WrittenNumber
 from attnlab.explain.stages.suspecting import suspects
 from attnlab.explain.trials.effects import effects, mean_of, within_noise
 from attnlab.explain.trials.rates import tuned
@@ -102,7 +102,7 @@ def test_what_was_rounded_away_is_no_difference():
     assert within_noise([values(1.0, 1.0), values(3.0, 3.0)], 1.596 - 3.596, 1) is True
     assert within_noise([values(3.9, 3.9)], 4.0, 1) is False
     assert within_noise([values(0.94, 0.94)], 0.9, 1) is True
-    assert within_noise([values(0.94, 0.94)], Written(0.9, digits=2), 1) is False
+    assert within_noise([values(0.94, 0.94)], WrittenNumber(0.9, digits=2), 1) is False
 
 
 def test_runs_of_two_variants_that_a_person_saw_are_not_paired():

@@ -171,7 +171,7 @@ def _lines(path, lines):
         (["generate", "CHECKPOINT", "--weights", "best"], "--weights best is of a run;"),
         (["score", "CHECKPOINT"], "has no held-out part: give a text and references"),
         (["score", "CHECKPOINT", "--file", "own.txt"], "needs both --file and --reference, and no --part"),
-        (["score", "CHECKPOINT", "--language", "de"], "needs both --file and --reference, and no --part"),
+        (["score", "CHECKPOINT", "--language", "de"], "--language is of a text of your own: give it with --file and"),
         (
             ["score", "CHECKPOINT", "--file", "own.txt", "--reference", "own.txt"],
             "does not say into which language it translates: give it, such as de",
@@ -184,6 +184,17 @@ def test_what_commands_cannot_do_with_a_checkpoint(tmp_path, monkeypatch, capsys
     _lines(tmp_path / "own.txt", SENTENCES)
     assert call([str(tmp_path / "tiny") if one == "CHECKPOINT" else one for one in asked]) == WRONG_USE
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_prompt_without_tokens_and_weights_of_another_kind_are_said(tmp_path, capsys):
+    saved(tmp_path, gpt2())
+    assert call(["generate", str(tmp_path)]) == WRONG_USE  # a line break, which the tokenizer of words passes over
+    assert "gives no token for the prompt '\\n'; give another one" in " ".join(capsys.readouterr().err.split())
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    assert call(["generate", str(tmp_path), "--prompt", PROMPT]) == WRONG_USE
+    assert "has a config.json and no weights beside it: save them as safetensors" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def _text(path, words):

@@ -1157,6 +1157,22 @@ def test_rows_of_a_table_are_samples_and_its_columns_positions():
     assert "one number per position" in convention.assumptions["called as"]
 
 
+class Diagonal(nn.Module):
+    """A layer of one sequence, (length, d_model), whose mask leaves each position itself."""
+
+    def __init__(self, d_model=WIDTH):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(d_model, d_model) for _ in range(3))
+
+    def forward(self, x):
+        others = ~torch.eye(len(x), dtype=torch.bool)
+        return (self.q(x) @ self.k(x).T).masked_fill(others, -torch.inf).softmax(-1) @ self.v(x)
+
+
+def test_a_layer_whose_positions_do_not_see_each_other_is_no_table():
+    assert asked(Diagonal()).layout == "unbatched"
+
+
 class OfSpectrograms(nn.Module):
     """Attention over a spectrogram, (batch, mel, time), whose bands no layer counts."""
 

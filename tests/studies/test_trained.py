@@ -606,3 +606,19 @@ def test_a_text_of_ones_own_is_scored_as_the_part_that_it_is(translator):
 def test_a_text_without_what_it_is_scored_by_is_an_error(translator, sources, references, said):
     with pytest.raises(DataError, match=said):
         score([translator], own=OwnText(sources, references))
+
+
+@pytest.mark.parametrize("language", ["", "German", "de!"])
+def test_a_language_is_given_by_its_code(translator, language):
+    with pytest.raises(SpecError, match=r"a language is given by its code, such as de or zh-TW; got '"):
+        score([translator], own=OwnText(["one"], [["eins"]], language))
+
+
+def test_a_text_of_ones_own_is_judged_in_one_case(translator):
+    codec = translator.task.codec
+    lower = SimpleNamespace(lowercase=True, encode=codec.tokenizer.encode, decode=codec.tokenizer.decode)
+    other = dataclasses.replace(
+        translator, task=dataclasses.replace(translator.task, kept=dataclasses.replace(codec, tokenizer=lower))
+    )
+    with pytest.raises(RunError, match=r"translates other sentences than .*, or in another case"):
+        score([translator], own=OwnText(["dog"], [["hund"]]), against=[other])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from attnlab.core.errors import DataError
 from attnlab.tasks.translation.corpus_parts import parts_of
 
 LANGUAGES = ("en", "de")
@@ -19,6 +20,8 @@ def arrow():
 def test_shards_of_the_hub(arrow, tmp_path):
     from pyarrow import parquet
 
+    tmp_path /= "a [b]"
+    tmp_path.mkdir()
     table = arrow.table(TABLE)
     for name in ("train-00000-of-00002", "train-00001-of-00002", "validation-00000-of-00001", "exam-00000-of-00001"):
         parquet.write_table(table, tmp_path / f"{name}.parquet")
@@ -28,6 +31,14 @@ def test_shards_of_the_hub(arrow, tmp_path):
         "validation": PAIRS,
         "test": PAIRS,
     }
+
+
+def test_a_shard_that_is_missing_is_an_error(arrow, tmp_path):
+    from pyarrow import parquet
+
+    parquet.write_table(arrow.table(TABLE), tmp_path / "train-00000-of-00002.parquet")
+    with pytest.raises(DataError, match=r"train should have 2 files, and has 1: .*train-00000-of-00002.parquet"):
+        parts_of(str(tmp_path), LANGUAGES, test=None)
 
 
 def test_what_datasets_saves(arrow, tmp_path):

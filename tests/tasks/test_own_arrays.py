@@ -342,13 +342,26 @@ def test_folders_of_texts_are_classes(folders):
     }  # fmt: skip
 
 
+def test_texts_lie_in_the_folder_of_their_class(folders):
+    (folders / ".cache").mkdir()
+    (folders / ".cache" / "a.txt").write_text("of no class")
+    assert Classify(str(folders), tokenizer="words", validation=0.2).classes == ["bad", "good"]
+    (folders / "good" / "more").mkdir()
+    (folders / "good" / "more" / "a.txt").write_text("deeper")
+    with pytest.raises(DataError, match=r"more/a.txt must lie in the folder of its class in .*, and no deeper"):
+        Classify(str(folders))
+
+
 def test_several_tables_are_one(folders, tmp_path):
     for name, rows in (("one", ROWS[:40]), ("two", ROWS[40:])):
         write_table(tmp_path / name, "jsonl", rows)
     found = Classify(str(tmp_path / "*" / "rows.jsonl")).describe()["parts"]
     assert found == Classify(write_table(tmp_path / "all", "jsonl", ROWS)).describe()["parts"]
     write_table(tmp_path / "two", "jsonl", [{"text": "a", "class": 1}])
-    with pytest.raises(DataError, match="tables must have the same columns; got text, label and text, class"):
+    with pytest.raises(
+        DataError,
+        match="same columns; got text, label in the first, and text, class in a later one",
+    ):
         Classify(str(tmp_path / "*" / "rows.jsonl"))
 
 

@@ -158,7 +158,7 @@ def test_of_a_larger_text_no_more_is_read(tmp_path, name):
         (
             "a.csv",
             b"text\none\n",
-            r"a.csv would be read with its commas and quotes; write its texts into a .jsonl or Parq",
+            r"a.csv would be read as the raw lines of a table; write its texts into a .jsonl or Parq",
         ),
         ("a.gz", gzip.compress(TEXT.encode(), mtime=0)[:-9], "a.gz cannot be read: "),
         ("a.gz", TEXT.encode(), "a.gz cannot be read: "),

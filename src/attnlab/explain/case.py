@@ -11,7 +11,15 @@ from typing import Any, Literal, final
 
 from attnlab.core.contracts import Metric, StudyTask
 from attnlab.core.errors import SpecError, nearest
-from attnlab.explain.metrics import Written, as_written, check_value, converted, metric_of, metrics_of, without_a_number
+from attnlab.explain.metrics import (
+    WrittenNumber,
+    as_written,
+    check_value,
+    converted,
+    metric_of,
+    metrics_of,
+    without_a_number,
+)
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.reading import find, library, line_of, plain_types, read
 from attnlab.studies.define.study import Study, at_scale, parse_study
@@ -346,7 +354,7 @@ class _Reader:
                 check_value(where, metric, read)
             except SpecError as error:
                 raise self._wrong(where.partition(".")[0], str(error)) from None
-            found[metric.name] = read if isinstance(read, Written) else float(read)
+            found[metric.name] = read if isinstance(read, WrittenNumber) else float(read)
             if how:
                 notes.append(
                     f"'{said}' {value if lost else format(value, 'g')} is read as {metric.name} {read:g}, {how}"
@@ -406,8 +414,11 @@ class _Reader:
         if size < 0:
             raise self._wrong("expected", f"expected: 'by {by}' is no difference: it must be 0 or more")
         numbers = [saw[name][metric.name] for name in (variant, beside)]
-        digits = [one.digits for one in numbers if isinstance(one, Written)]
-        seen = Written(numbers[0] - numbers[1], max(digits)) if digits else numbers[0] - numbers[1]
+        digits = [one.digits for one in numbers if isinstance(one, WrittenNumber)]
+        apart = numbers[0] - numbers[1]
+        seen = (
+            WrittenNumber(apart, min(digits)) if len(digits) == len(numbers) else apart
+        )  # as coarse as the coarser one
         better = {"better than": 1, "worse than": -1, "as good as": 0}[relation]
         sign = -better if metric.better == "lower" else better
         nearest_to_seen = sign * max(size, sign * seen) if better else max(-size, min(size, seen))

@@ -36,7 +36,7 @@ CONVERTED: Mapping[str, tuple[str, Callable[[float], float], str]] = {
 
 
 @final
-class Written(float):
+class WrittenNumber(float):
     """A number with the digits that a person wrote behind its point, zeros at the end among them.
 
     Parameters
@@ -55,6 +55,10 @@ class Written(float):
         made.digits = digits
         return made
 
+    def __reduce__(self) -> tuple[type[Self], tuple[float, int]]:
+        """What a copy is made of."""
+        return type(self), (float(self), self.digits)
+
 
 def as_written(read: Any) -> Any:
     """What was read of a file, with its numbers as they were written there."""
@@ -62,13 +66,13 @@ def as_written(read: Any) -> Any:
         return {str(key): as_written(value) for key, value in read.items()}
     if isinstance(read, ScalarFloat):
         text: Any = read  # which has no types: its width, the place of its point, and a letter before an exponent
-        return float(read) if text._exp else Written(read, text._width - text._prec - 1)
+        return float(read) if text._exp else WrittenNumber(read, text._width - text._prec - 1)
     return plain_types(read)
 
 
 def rounding_of(seen: float) -> float:
     """Half of the last digit of a number as it was written, which was a tenth or less."""
-    digits = seen.digits if isinstance(seen, Written) else -int(Decimal(f"{seen:.10g}").as_tuple().exponent)
+    digits = seen.digits if isinstance(seen, WrittenNumber) else -int(Decimal(f"{seen:.10g}").as_tuple().exponent)
     return 0.5 * 10.0 ** -max(digits, 1)
 
 

@@ -29,7 +29,7 @@ def read_columns(file: BinaryIO, path: str, columns: list[str] | None) -> Iterat
     except ImportError as error:
         raise DataError(f"{path} needs pyarrow: pip install 'attnlab[parquet]'") from error
     try:
-        if without_compression(path).endswith(PARQUET):
+        if without_compression(path).lower().endswith(PARQUET):
             table = parquet.ParquetFile(file)
             known, batches = table.schema_arrow.names, table.iter_batches(ROWS, columns=columns)
         else:

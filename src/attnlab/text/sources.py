@@ -305,8 +305,8 @@ def _refuse_raw(name: str, path: str) -> None:
         )
     if name.endswith(COLUMNS):
         raise DataError(
-            f"{path} would be read with its commas and quotes; write its texts into a {OBJECTS} or Parquet file, or "
-            "name it .txt if they are meant"
+            f"{path} would be read as the raw lines of a table; write its texts into a {OBJECTS} or Parquet file, or "
+            "name it .txt if that is meant"
         )
 
 

@@ -94,6 +94,7 @@ def test_a_file_with_tabs(tmp_path):
         ("id\tDE\tnotes\ten\n", "7\tEin Hund.\t\tA dog.\n", 2),
         ("source\ttarget\n", "A dog.\tEin Hund.\n", 2),
         ("", "7\tA dog.\t12\tEin Hund.\n", 1),  # numbers of the sentences, as Tatoeba exports them
+        ("", "-0.98\tA dog.\t1,5\tEin Hund.\n", 1),  # scores
     ],
 )
 def test_columns_of_sentences_are_found(tmp_path, heading, row, begins):
@@ -103,6 +104,15 @@ def test_columns_of_sentences_are_found(tmp_path, heading, row, begins):
     found = list(Part.from_json(part.to_json()).pairs())
     assert found[:20] == [(begins + number, ("A dog.", "Ein Hund.")) for number in range(20)]
     assert len(found) == 21
+
+
+def test_a_heading_in_other_words_hides_no_columns_and_cells_may_be_empty(tmp_path):
+    path = tmp_path / "pairs.tsv"
+    path.write_text("id\tEnglish\tGerman\n1\tA dog.\tEin Hund.\n2\tTwo\t\n3\tThree\tDrei\n", encoding="utf-8")
+    found = list(TabFile(str(path), ("en", "de")).pairs())
+    assert found == [("English", "German"), ("A dog.", "Ein Hund."), ("Two", ""), ("Three", "Drei")]
+    path.write_text("id\tde\ten\n1\tEin Hund.\tA dog.\n2\tZwei\t\n", encoding="utf-8")
+    assert list(TabFile(str(path), ("en", "de")).pairs()) == [("A dog.", "Ein Hund."), ("", "Zwei")]
 
 
 def test_numbers_that_translate_numbers_are_sentences(tmp_path):
@@ -115,7 +125,9 @@ CSV = 'de,id,en\n"Ein Hund, nass",1," A dog,\nwet"\n\n,2,Two\n'
 PAIRS = [("A dog, wet", "Ein Hund, nass"), ("Two", "")]
 
 
-@pytest.mark.parametrize("content", [CSV, CSV.replace("en", "source").replace("de,", "target,"), "\ufeff" + CSV])
+@pytest.mark.parametrize(
+    "content", [CSV, CSV.replace("en", "source").replace("de,", "target,"), "\ufeff" + CSV, "\n" + CSV]
+)
 def test_a_table_of_commas(tmp_path, content):
     path = tmp_path / "pairs.csv"
     path.write_text(content, encoding="utf-8")
@@ -130,8 +142,8 @@ def test_tables_of_columns_and_of_translations(tmp_path):
     sides = {"en": ["A dog,\nwet", "Two"], "de": ["Ein Hund, nass", None]}
     both = [dict(zip(sides, pair, strict=True)) for pair in zip(*sides.values(), strict=True)]
     for name, table in (("flat", sides), ("nested", {"id": [1, 2], "translation": both})):
-        parquet.write_table(pyarrow.table(table), tmp_path / f"{name}.parquet")
-    paths = tuple(str(tmp_path / f"{name}.parquet") for name in ("flat", "nested"))
+        parquet.write_table(pyarrow.table(table), tmp_path / f"{name}.PARQUET")
+    paths = tuple(str(tmp_path / f"{name}.PARQUET") for name in ("flat", "nested"))
     part = Part.from_json(Part(TableFiles(paths, ("en", "de"))).to_json())
     assert list(part.text.pairs()) == 2 * PAIRS
     assert part.text.files == paths

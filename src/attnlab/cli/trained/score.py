@@ -83,8 +83,10 @@ def score(
     from attnlab.studies.using.scoring import score as scored_by
     from attnlab.tasks.translation.corpus_parts import read_sentences
 
-    if (file is None) == bool(reference) or (file is not None and part) or (file is None and language):
+    if (file is None) == bool(reference) or (file is not None and part):
         raise SpecError("a text of your own needs both --file and --reference, and no --part")
+    if file is None and language is not None:
+        raise SpecError("--language is of a text of your own: give it with --file and --reference")
     own = None
     if file is not None:
         own = OwnText(*(list(read_sentences(file)), [list(read_sentences(one)) for one in reference]), language)

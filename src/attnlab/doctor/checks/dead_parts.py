@@ -34,6 +34,7 @@ from attnlab.doctor.measures.unregistered import Unregistered, lasting_tensors, 
 from attnlab.inspection.tape.attentions import attentions
 from attnlab.inspection.tape.tape import Tape
 from attnlab.strangers.calling.sources import OTHER_MEMORIES
+from attnlab.strangers.calling.trial import Trial, sight_of
 from attnlab.strangers.loading.mentions import SWITCHED, only_copied, use_of
 from attnlab.strangers.said.source import is_handed_on_unread, names_read, nodes_of
 from attnlab.strangers.said.topics import said_unused
@@ -176,6 +177,10 @@ def check_dead_parts(exam: Examination) -> Iterator[Finding]:
     found = list(_not_alive(exam))
     for words, other in of_more(exam) if any(_has_no_choice(finding) for finding in found) else ():
         with contextlib.suppress(AttnlabError):
+            if (
+                sight_of(Trial(other.fresh()), other.convention) == "itself"
+            ):  # what there is to choose among is no position
+                continue
             alive = list(_not_alive(other))
             if not any(_has_no_choice(finding) for finding in alive):
                 found = list(accepted_by(found, words, by="it is built with")) if words else alive

@@ -33,6 +33,8 @@ from attnlab.strangers.said.source import source_of_forward
 FLAGS = frozenset({"use_cache", "use_kv_cache", "using_cache", "return_cache", "return_kv", "cache_enabled"})
 """Names of arguments that ask for a cache."""
 
+_OF_CACHES = frozenset({"cache", "caches", "cached", "kvcache", "past", "kv", "kvs"})
+"""Pieces of the names of arguments that take keys and values; other state need not be theirs."""
 _OF_BATCH = frozenset({"batch", "bsz", "bs", "b"})
 _KEPT_WORDS = ("cache", "past", "present", "kv", "state")
 
@@ -55,7 +57,7 @@ def names_of(module: nn.Module) -> tuple[str | None, tuple[str, ...], tuple[str,
     names = list(inspect.signature(module.forward).parameters)
     flags = tuple(name for name in names if name.lower() in FLAGS)
     kept = (name for name in names if role_of(name) == "cache" and name not in flags)
-    cache = next((name for name in kept if "mem" not in name.lower()), None)
+    cache = next((name for name in kept if _OF_CACHES & set(pieces_of(name))), None)
     offsets = (name for name in names if role_of(name) == "start" and "layer" not in name.lower())
     return cache, flags, tuple(offsets)
 

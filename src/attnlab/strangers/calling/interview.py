@@ -148,9 +148,15 @@ def _asked_by_a_vector(trial: Trial, convention: Convention) -> Convention:
 
 
 def _of_numbers(trial: Trial, convention: Convention) -> Convention:
-    """The convention with one number per position where no position of one sequence sees others: they are samples."""
+    """The convention with one number per position where no position of one sequence sees others: they are samples.
+
+    What gives vectors as wide as it takes is a layer, and may be wrong.
+    """
     if convention.layout != "unbatched" or sight_of(trial, convention) != "itself":
         return convention
+    with contextlib.suppress(ModuleError):
+        if trial.run(convention, trial.inputs(convention)).shape[-1] == convention.d_in:
+            return convention
     arguments = tuple(replace(one, source=NUMBERS) if one.source == "x" else one for one in convention.arguments)
     other = replace(convention, layout="batch-first", d_in=1, length=convention.d_in, arguments=arguments, masks=())
     with contextlib.suppress(ModuleError):

@@ -170,9 +170,13 @@ def load_trained(folder: Path, *, which: str = "last", device: str = "cpu") -> T
 
     Raises
     ------
+    DataError, RunError
+        As the two, or if the folder of a checkpoint has no weights in safetensors.
     SpecError
         As the two, or if the best weights of a checkpoint are asked for, which has one set of them.
     """
+    if (folder / CONFIG).is_file() and not is_checkpoint(folder):
+        raise DataError(f"{folder} has a {CONFIG} and no weights beside it: save them as safetensors")
     if not is_checkpoint(folder):
         return load_run(folder, which=which, device=device)
     if which != "last":

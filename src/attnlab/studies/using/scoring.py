@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from attnlab.studies.using.trained import Trained, sentence_codec, translate
 from attnlab.studies.using.translating import BATCH
 from attnlab.tasks.translation.data import held_out_pairs, held_out_targets
 from attnlab.tasks.translation.scores import Difference, Score, all_scores, judged_differences
+
+CODE = re.compile(r"[a-z]{2,3}([-_]\w+)*")
 
 
 @final
@@ -89,14 +92,18 @@ def score(
         If the part is missing, or has changed since the run was made; if references are missing.
     """
     codec = sentence_codec(trained)
-    asked = _checked(own, trained[0]) if own is not None else _held_out(trained, part, against)
+    asked = _held_out(trained, part) if own is None else _checked(own, trained[0])
+    lowercase = codec.tokenizer.lowercase
+    for other in against:
+        same = own is not None or ("parts" in other.task.data and _held_out([other], part).sources == asked.sources)
+        if not same or sentence_codec([other]).tokenizer.lowercase != lowercase:
+            raise RunError(f"{other.folder} translates other sentences than {trained[0].folder}, or in another case")
     how: dict[str, Any] = {"beam": beam, "alpha": alpha, "coverage": coverage, "batch": batch, "cached": cached}
     how["replace_unknown"] = replace_unknown
     references, language = asked.references, asked.language or codec.languages[1]
     began = time.perf_counter()
     found = translate(trained, asked.sources, **how)
     seconds = time.perf_counter() - began
-    lowercase = codec.tokenizer.lowercase
     above = {
         str(other.folder): judged_differences(
             found, translate([other], asked.sources, **how), references, language, lowercase=lowercase
@@ -106,19 +113,13 @@ def score(
     return Scored(found, seconds, all_scores(found, references, language, lowercase=lowercase), above)
 
 
-def _held_out(trained: Sequence[Trained], part: str, against: Sequence[Trained]) -> OwnText:
-    """The sentences of a part of the first run's task, which must be those of the runs that are held against."""
-    codec, data = sentence_codec(trained), trained[0].task.data
+def _held_out(trained: Sequence[Trained], part: str) -> OwnText:
+    """The sentences of a part of the first run's task."""
+    data = trained[0].task.data
     if "parts" not in data:
         raise SpecError(f"{trained[0].folder} has no held-out part: give a text and references")
     part = part or list(data["parts"])[-1]
-    pairs = held_out_pairs(data, part)
-    for other in against:
-        lower = sentence_codec([other]).tokenizer.lowercase
-        same = "parts" in other.task.data and held_out_pairs(other.task.data, part) == pairs
-        if not same or lower != codec.tokenizer.lowercase:
-            raise RunError(f"{other.folder} translates other sentences than {trained[0].folder}, or in another case")
-    return OwnText([pair.source for pair in pairs], held_out_targets(data, part))
+    return OwnText([pair.source for pair in held_out_pairs(data, part)], held_out_targets(data, part))
 
 
 def _checked(own: OwnText, first: Trained) -> OwnText:
@@ -130,6 +131,8 @@ def _checked(own: OwnText, first: Trained) -> OwnText:
     for lines in own.references:
         if len(lines) != len(own.sources):
             raise DataError(f"there are {len(own.sources):,} sentences and {len(lines):,} references: one for each")
+    if own.language is not None and not CODE.fullmatch(own.language):
+        raise SpecError(f"a language is given by its code, such as de or zh-TW; got '{own.language}'")
     if own.language is None and "parts" not in first.task.data:
         raise SpecError(f"{first.folder} does not say into which language it translates: give it, such as de")
     return own

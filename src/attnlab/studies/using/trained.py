@@ -385,7 +385,10 @@ def generate(
     require_positive("samples", samples, MOST_TEXTS)
     if not 0 <= seed <= LARGEST_SEED:
         raise SpecError(f"seed must lie in [0, {LARGEST_SEED}]; got {seed}")
-    tokens = torch.tensor(codec.encode(prompt)).expand(samples, -1)
+    read = codec.encode(prompt)
+    if not read:
+        raise DataError(f"the tokenizer of {trained.folder} gives no token for the prompt {prompt!r}; give another one")
+    tokens = torch.tensor(read).expand(samples, -1)
     choose = Chooser(temperature, top_k, top_p, generator=torch.Generator().manual_seed(seed))
     with torch.no_grad():
         writer = TextWriter(trained.model, codec.context)

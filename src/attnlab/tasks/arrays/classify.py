@@ -35,9 +35,8 @@ from attnlab.text.tokenizers import PAD_TOKEN, TOKENIZERS, Tokenizer
 
 ONE_SIDED = 0.8  # share of one class from which on accuracy says little
 SHOWN = 4  # items of an example
-FEWEST_ITEMS = 2
-"""Of a class, as a mean of many: fewer are no classes."""
-MANY = 20
+MANY, FEWEST_ITEMS = 20, 2
+"""Classes from which on there must be so many items of one, as a mean: labels of fewer are numbers or names."""
 
 
 @final

@@ -9,12 +9,23 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from fsspec.core import url_to_fs
 from jaxtyping import Int64
 
 from attnlab.core.errors import DataError
 from attnlab.text.compressed import without_compression
 from attnlab.text.rows import TABLES, read_columns
-from attnlab.text.sources import OBJECTS, Source, find_sources, is_folder, open_bytes, parse_line, read_pieces, said
+from attnlab.text.sources import (
+    OBJECTS,
+    Source,
+    clean,
+    find_sources,
+    is_folder,
+    open_bytes,
+    parse_line,
+    read_pieces,
+    said,
+)
 
 ARRAY, COMMAS, TABS = ".npy", ".csv", ".tsv"
 ENDINGS = (ARRAY, COMMAS, TABS, OBJECTS, *TABLES)
@@ -146,24 +157,29 @@ def _tables_of(source: Source, path: str) -> list[Table]:
 
 
 def _of_folders(path: str, sources: Sequence[Source]) -> Table:
-    """Texts, and the folder of each, which is its class; what lies beside those folders is none."""
-    folders = [source.path.rpartition("/")[0] for source in sources]
-    here = min(folders, key=len) if len({one.count("/") for one in folders}) > 1 else ""
-    found = [(source, folder) for source, folder in zip(sources, folders, strict=True) if folder != here]
-    classes = {folder for _, folder in found}
-    if len(classes) < FEWEST_CLASSES:
+    """Texts, and the folder of each, which is its class; what lies beside those folders, or is hidden, is none."""
+    place = url_to_fs(path)[1].rstrip("/")
+    found: dict[str, list[Source]] = {}
+    for source in sources:
+        one, *below = url_to_fs(source.path)[1].removeprefix(f"{place}/").split("/")
+        if len(below) > 1:
+            raise DataError(f"{source.path} must lie in the folder of its class in {path}, and no deeper")
+        if below and not one.startswith("."):
+            found.setdefault(one, []).append(source)
+    if len(found) < FEWEST_CLASSES:
         raise DataError(f"{path} must be a table, or hold a folder of texts for each class; got {len(sources)} texts")
-    return {
-        TEXT: ["".join(read_pieces(source)).strip() for source, _ in found],
-        LABEL: [folder.rpartition("/")[2] for _, folder in found],
-    }
+    texts = [(clean("".join(read_pieces(source))).strip(), name) for name, some in found.items() for source in some]
+    return {TEXT: [text for text, _ in texts], LABEL: [name for _, name in texts]}
 
 
 def _merged(batches: Sequence[Table]) -> Table:
     """Tables one below the other."""
     for other in batches[1:]:
         if other.keys() != batches[0].keys():
-            raise DataError(f"tables must have the same columns; got {', '.join(batches[0])} and {', '.join(other)}")
+            raise DataError(
+                f"tables must have the same columns; got {', '.join(batches[0]) or 'none'} in the first, and "
+                f"{', '.join(other) or 'none'} in a later one"
+            )
     return {name: [value for batch in batches for value in batch[name]] for name in batches[0]} if batches else {}
 
 

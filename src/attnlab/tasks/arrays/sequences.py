@@ -272,8 +272,7 @@ class Sequences:
     @property
     def answers(self) -> Mapping[str, int]:
         """By held-out part, how many answers an accuracy is the share of."""
-        each = self.length if self._of_classes else 0
-        return {part: each * len(self._items.parts[part]) for part in self.parts}
+        return {part: self.length * len(self._items.parts[part]) for part in self.parts if self._of_classes}
 
     @property
     def overlaps(self) -> Mapping[str, float]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import hashlib
 import heapq
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, TypeVar
@@ -31,6 +33,7 @@ from attnlab.text.rows import TABLES
 from attnlab.text.sources import OBJECTS, ONE_VALUE, find_sources, is_file, is_folder, sha256_of
 
 Name = TypeVar("Name")
+_OF = re.compile(r"-\d{5}-of-(\d{5})\.\w+$")
 
 HELD_OUT_SHARE, MOST_HELD_OUT = 20, 2000
 """Where a person's own text comes without a validation part: one pair in so many, at most so many."""
@@ -147,9 +150,12 @@ def _of_language(path: str, language: str) -> str | None:
 def _tables_at(path: str) -> tuple[str, ...]:
     """The tables in a folder, or those of a part as Hugging Face's hub has them: ``train-00000-of-00002.parquet``."""
     found: list[str] = []
-    for place in (path, *(f"{path}-*-of-*{form}" for form in TABLES)):
+    for place in (path, *(f"{glob.escape(path)}-*-of-*{form}" for form in TABLES)):
         with contextlib.suppress(DataError):
             found += [one.path for one in find_sources(place) if one.is_table]
+    counts = [int(count[1]) for one in found if (count := _OF.search(one))]
+    if any(count != len(found) for count in counts):
+        raise DataError(f"{path} should have {max(counts)} files, and has {len(found)}: {', '.join(found)}")
     return tuple(found)
 
 

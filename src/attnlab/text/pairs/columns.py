@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
@@ -19,7 +20,7 @@ NESTED = "translation"
 """The column, or the field of an object, that may hold both sides, as in Hugging Face's corpora."""
 GENERAL = (("source", "target"), ("src", "tgt"), ("src", "trg"))
 """What the sides are called where they are not called by their languages."""
-WHOLE = re.compile(r"\d+")
+NUMBER = re.compile(r"[+-]?\d+([.,]\d+)?")
 
 
 def names_of(known: Sequence[str], languages: tuple[str, str]) -> tuple[str, str] | None:
@@ -33,10 +34,14 @@ def names_of(known: Sequence[str], languages: tuple[str, str]) -> tuple[str, str
 
 
 def columns_of_text(rows: Sequence[Sequence[str]]) -> tuple[int, int]:
-    """The first two columns of some rows that are not numbers all the way down, such as those of sentences are."""
-    width = min(map(len, rows), default=0)
-    texts = [column for column in range(width) if not all(WHOLE.fullmatch(row[column].strip()) for row in rows)]
-    return (texts[0], texts[1]) if len(texts) > 1 else (0, 1)
+    """The first two columns of some rows that are not numbers all the way down, such as those of sentences are.
+
+    The first row may name them; rows of another width than most say nothing.
+    """
+    width, _ = Counter(map(len, rows)).most_common(1)[0] if rows else (0, 0)
+    below = [row for row in rows[1:] if len(row) == width]
+    texts = [column for column in range(width) if not all(NUMBER.fullmatch(row[column].strip()) for row in below)]
+    return (texts[0], texts[1]) if below and len(texts) > 1 else (0, 1)
 
 
 def read_sides(file: BinaryIO, path: str, languages: tuple[str, str]) -> Iterator[tuple[Any, Any]]:
@@ -47,7 +52,7 @@ def read_sides(file: BinaryIO, path: str, languages: tuple[str, str]) -> Iterato
     DataError
         If it cannot be read as a table, or has no columns by these names.
     """
-    if without_compression(path).endswith(TABLES):
+    if without_compression(path).lower().endswith(TABLES):
         for batch in read_columns(file, path, None):
             names = names_of(list(batch), languages)
             if names is None and NESTED in batch:
@@ -58,7 +63,7 @@ def read_sides(file: BinaryIO, path: str, languages: tuple[str, str]) -> Iterato
         return
     csv.field_size_limit(LONGEST_CELL)
     with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
-        first = text.readline()
+        first = next((line for line in iter(text.readline, "") if line.strip()), "")
         delimiter = max(DELIMITERS, key=first.count)
         known = next(csv.reader([first], delimiter=delimiter), [])
         source, target = names_of(known, languages) or _missing(path, known, languages)

@@ -96,7 +96,7 @@ class TabFile:
     @functools.cached_property
     def _named(self) -> tuple[int, int] | None:
         """The columns of the two sides, if the first line names them."""
-        known = next(numbered(self.path), "").split("\t")
+        known = next(self._lines(), "").split("\t")
         names = names_of(known, self.languages)
         return None if names is None else (known.index(names[0]), known.index(names[1]))
 
@@ -107,16 +107,21 @@ class TabFile:
 
     def pairs(self) -> Iterator[Pair]:
         """All pairs, those with an empty side among them."""
-        lines = itertools.islice(numbered(self.path), self.begins - 1, None)
+        lines = itertools.islice(self._lines(), self.begins - 1, None)
         first = list(itertools.islice(lines, LOOKED_AT))
-        places = self._named or columns_of_text([line.split("\t") for line in first if line])
+        places = self._named or columns_of_text([line.split("\t") for line in first if line.strip()])
         for number, line in enumerate(itertools.chain(first, lines), start=self.begins):
             row = line.split("\t")
-            if line and len(row) <= max(places):
+            if line.strip() and len(row) <= max(places):
                 raise DataError(
                     f"{self.path}, line {number}: a sentence, a tab and its translation are needed; got {_shown(line)}"
                 )
-            yield Pair(row[places[0]].strip(), row[places[1]].strip()) if line else Pair("", "")
+            yield Pair(*(row[place].strip() for place in places)) if line.strip() else Pair("", "")
+
+    def _lines(self) -> Iterator[str]:
+        """The lines with the tabs at their ends, behind which a cell is empty."""
+        with said(self.path), open_bytes(self.path) as file:
+            yield from decoded_lines(file, self.path, strip="\r\n")
 
 
 @final
@@ -284,10 +289,10 @@ def numbered(path: str) -> Iterator[str]:
         yield from decoded_lines(file, path)
 
 
-def decoded_lines(file: BinaryIO, name: str) -> Iterator[str]:
-    """The lines of a UTF-8 file that is open, without line ends and without blanks around them."""
+def decoded_lines(file: BinaryIO, name: str, strip: str | None = None) -> Iterator[str]:
+    """The lines of a UTF-8 file that is open, without line ends and without blanks around them, or what is stripped."""
     for number, line in enumerate(file, start=1):
-        yield _decoded(line if number > 1 else line.removeprefix(codecs.BOM_UTF8), name, number).strip()
+        yield _decoded(line if number > 1 else line.removeprefix(codecs.BOM_UTF8), name, number).strip(strip)
 
 
 def _decoded(line: bytes, name: str, number: int) -> str:
