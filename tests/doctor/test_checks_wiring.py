@@ -254,6 +254,26 @@ def test_parts_of_one_class_that_follow_each_other_are_blocks_whatever_they_are_
     assert len(list(check_residual(examine(model, **convention)))) == found
 
 
+class Around(nn.Module):
+    """One skip around a row of parts, which need none of their own then."""
+
+    def __init__(self, skip):
+        super().__init__()
+        self.skip = skip
+        self.blocks = nn.ModuleList(Stufe(MISSING["no skip at all"]) for _ in range(3))
+
+    def forward(self, x):
+        behind = x
+        for block in self.blocks:
+            behind = block(behind)
+        return x + behind if self.skip else behind
+
+
+@pytest.mark.parametrize(("skip", "found"), [(True, 0), (False, 1)])
+def test_parts_in_a_row_with_a_skip_around_them_need_none(skip, found):
+    assert len(list(check_residual(examine(Around(skip), kind="model")))) == found
+
+
 class DecoderOfTokens(nn.Module):
     """Adds what it sees of a memory to its own tokens."""
 
