@@ -17,7 +17,7 @@ def refused(**fields) -> str:
 
 
 def test_all_problems_at_once_with_nearest_names():
-    text = refused(lrr=1.0, clip=-1.0, optimizer="adam", schedule={"name": "cosine", "final": 2.0}, precision="fp16")
+    text = refused(lrr=1.0, clip=-1.0, optimizer="adamww", schedule={"name": "cosine", "final": 2.0}, precision="fp16")
     assert "unknown key 'lrr'; did you mean 'lr'?" in text
     assert "'clip': should be greater than 0; got -1.0" in text
     assert "did you mean 'adamw'?" in text

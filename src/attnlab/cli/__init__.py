@@ -53,7 +53,9 @@ app.command(
     "attnlab.cli.trained.translate:translate", name="translate", help="Translate sentences with a run of a study."
 )
 app.command("attnlab.cli.trained.parse:parse", name="parse", help="Find the trees of sentences with a run of a study.")
-app.command("attnlab.cli.trained.score:score", name="score", help="Translate a held-out part or your text; print BLEU and chrF.")
+app.command(
+    "attnlab.cli.trained.score:score", name="score", help="Translate a held-out part or your text; print BLEU and chrF."
+)
 app.command("attnlab.cli.trained.classify:classify", name="classify", help="Name the classes of texts with a run.")
 app.command("attnlab.cli.trained.predict:predict", name="predict", help="Let a run answer for sequences of numbers.")
 app.command("attnlab.cli.trained.generate:generate", name="generate", help="Let a language model of a study write.")
