@@ -415,10 +415,9 @@ class _Reader:
             raise self._wrong("expected", f"expected: 'by {by}' is no difference: it must be 0 or more")
         numbers = [saw[name][metric.name] for name in (variant, beside)]
         digits = [one.digits for one in numbers if isinstance(one, WrittenNumber)]
-        apart = numbers[0] - numbers[1]
-        seen = (
-            WrittenNumber(apart, min(digits)) if len(digits) == len(numbers) else apart
-        )  # as coarse as the coarser one
+        seen = numbers[0] - numbers[1]
+        if len(digits) == len(numbers):
+            seen = WrittenNumber(seen, min(digits))  # as coarse as the coarser one
         better = {"better than": 1, "worse than": -1, "as good as": 0}[relation]
         sign = -better if metric.better == "lower" else better
         nearest_to_seen = sign * max(size, sign * seen) if better else max(-size, min(size, seen))

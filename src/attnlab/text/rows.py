@@ -11,6 +11,9 @@ from attnlab.text.compressed import without_compression
 PARQUET, ARROW = ".parquet", ".arrow"
 TABLES = (PARQUET, ARROW)
 """Endings of tables."""
+COMMAS, TABS = ".csv", ".tsv"
+"""Endings of tables of plain text."""
+LONGEST_CELL = 2**31 - 1  # characters of one of theirs; Python stops at 2**17, which a document has
 ROWS = 1024  # that are read together
 ARROW_FILE = b"ARROW1"  # how Arrow's file form begins; its stream form, which ``datasets`` writes, does not
 

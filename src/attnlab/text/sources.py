@@ -29,12 +29,11 @@ from jaxtyping import UInt32
 from attnlab.core.cache import keep_result, read_result
 from attnlab.core.errors import AttnlabError, DataError, no_credentials
 from attnlab.text.compressed import compression_of, without_compression
-from attnlab.text.rows import ARROW, TABLES, read_texts
+from attnlab.text.rows import ARROW, COMMAS, TABLES, TABS, read_texts
 
 OBJECTS = ".jsonl"
 """Ending of files of which every line is a JSON object with a text in one of its fields."""
 ONE_VALUE = ".json"  # ending of files that hold one value on many lines
-COLUMNS = (".csv", ".tsv")
 ENDINGS = (".txt", OBJECTS, *TABLES)
 """Of the files that are read where a folder is named; that of a compressed file may follow."""
 PARTED, TEMPORARY = "dataset_dict.json", "cache-"
@@ -160,7 +159,7 @@ def read_pieces(source: Source, field: str = FIELD, seen: Callable[[bytes], obje
     DataError
         If the file cannot be read, is not UTF-8, is JSON but not JSON lines, or a line or row has no text in the field.
     """
-    _refuse_raw(without_compression(source.path).lower(), source.path)
+    _refuse_raw(source.path)
     place, last = source.start, ""
     left = None if source.stop is None else source.stop - place
     with said(source.path), open_bytes(source.path) as file:
@@ -296,14 +295,15 @@ def said(path: str) -> Iterator[None]:
         raise DataError(f"{path} cannot be read: {error}{hint}") from error
 
 
-def _refuse_raw(name: str, path: str) -> None:
+def _refuse_raw(path: str) -> None:
     """Refuse what holds texts among other things, which would be learned as they stand in the file."""
+    name = without_compression(path).lower()
     if name.endswith(ONE_VALUE):
         raise DataError(
             f"{path} would be read as raw JSON; write one object a line into a {OBJECTS} file (of an array: "
             f"jq -c '.[]' pages{ONE_VALUE} > pages{OBJECTS}), or name it .txt if raw JSON is meant"
         )
-    if name.endswith(COLUMNS):
+    if name.endswith((COMMAS, TABS)):
         raise DataError(
             f"{path} would be read as the raw lines of a table; write its texts into a {OBJECTS} or Parquet file, or "
             "name it .txt if that is meant"

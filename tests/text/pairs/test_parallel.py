@@ -155,6 +155,7 @@ def test_tables_of_columns_and_of_translations(tmp_path):
         ("hello,hallo\n", r"has no columns 'en' and 'de' \(nor source and target, .*\); it has hello, hallo"),
         ("", "it has none"),
         ("en,de\none,eins\ntwo\n", "pairs.csv, line 3: 2 columns are needed; got 1"),
+        ("\n\nen,de\none,eins\ntwo\n", "pairs.csv, line 5: 2 columns are needed; got 1"),
         (b"en,de\none,f\xfcnf\n", "pairs.csv cannot be read: .*; save it as UTF-8"),
         ('en,de\none,"eins\n', "pairs.csv, line 2: cannot be read as CSV: unexpected end of data"),
     ],

@@ -177,10 +177,8 @@ def check_dead_parts(exam: Examination) -> Iterator[Finding]:
     found = list(_not_alive(exam))
     for words, other in of_more(exam) if any(_has_no_choice(finding) for finding in found) else ():
         with contextlib.suppress(AttnlabError):
-            if (
-                sight_of(Trial(other.fresh()), other.convention) == "itself"
-            ):  # what there is to choose among is no position
-                continue
+            if sight_of(Trial(other.fresh()), other.convention) == "itself":
+                continue  # whatever is chosen there, it is no position
             alive = list(_not_alive(other))
             if not any(_has_no_choice(finding) for finding in alive):
                 found = list(accepted_by(found, words, by="it is built with")) if words else alive

@@ -131,7 +131,9 @@ def _claims(exam: Examination) -> bool:
 def _inner(exam: Examination, calls: Mapping[str, Any]) -> Iterator[TracedBlock]:
     """Yield submodules that are layers, by their names or as they stand in a row, mix positions, and feed forward."""
     classes: set[type] = set()
-    following = {} if _hands_on(exam, calls) else _following(exam.eval_module)
+    following = _following(exam.eval_module)
+    if following and _hands_on(exam, calls):
+        following = {}
     for name, part in exam.eval_module.named_modules():
         title = type(part).__name__
         is_named = _NAMED.search(title) and not _PARTS.search(title)

@@ -175,9 +175,9 @@ def load_trained(folder: Path, *, which: str = "last", device: str = "cpu") -> T
     SpecError
         As the two, or if the best weights of a checkpoint are asked for, which has one set of them.
     """
-    if (folder / CONFIG).is_file() and not is_checkpoint(folder):
-        raise DataError(f"{folder} has a {CONFIG} and no weights beside it: save them as safetensors")
     if not is_checkpoint(folder):
+        if (folder / CONFIG).is_file():
+            raise DataError(f"{folder} has a {CONFIG} and no weights beside it: save them as safetensors")
         return load_run(folder, which=which, device=device)
     if which != "last":
         raise SpecError(f"--weights {which} is of a run; {folder} is a checkpoint, which has one set of weights")

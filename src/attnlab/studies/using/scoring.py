@@ -85,19 +85,18 @@ def score(
     Raises
     ------
     RunError
-        As in `translate`; or if a run that is held against has other sentences in that part.
+        As in `translate`; or if a run that is held against has other sentences in that part, or another case.
     SpecError
         If the task has no such part, or nobody says into which language a checkpoint translates.
     DataError
         If the part is missing, or has changed since the run was made; if references are missing.
     """
-    codec = sentence_codec(trained)
-    asked = _held_out(trained, part) if own is None else _checked(own, trained[0])
+    codec, first = sentence_codec(trained), trained[0]
+    asked = _held_out(first, part, against) if own is None else _checked(own, first)
     lowercase = codec.tokenizer.lowercase
     for other in against:
-        same = own is not None or ("parts" in other.task.data and _held_out([other], part).sources == asked.sources)
-        if not same or sentence_codec([other]).tokenizer.lowercase != lowercase:
-            raise RunError(f"{other.folder} translates other sentences than {trained[0].folder}, or in another case")
+        if sentence_codec([other]).tokenizer.lowercase != lowercase:
+            raise _unlike(other, first)
     how: dict[str, Any] = {"beam": beam, "alpha": alpha, "coverage": coverage, "batch": batch, "cached": cached}
     how["replace_unknown"] = replace_unknown
     references, language = asked.references, asked.language or codec.languages[1]
@@ -113,13 +112,21 @@ def score(
     return Scored(found, seconds, all_scores(found, references, language, lowercase=lowercase), above)
 
 
-def _held_out(trained: Sequence[Trained], part: str) -> OwnText:
-    """The sentences of a part of the first run's task."""
-    data = trained[0].task.data
+def _held_out(first: Trained, part: str, against: Sequence[Trained]) -> OwnText:
+    """A part of the first run's task, which must be that of the runs that are held against it."""
+    data = first.task.data
     if "parts" not in data:
-        raise SpecError(f"{trained[0].folder} has no held-out part: give a text and references")
+        raise SpecError(f"{first.folder} has no held-out part: give a text and references")
     part = part or list(data["parts"])[-1]
-    return OwnText([pair.source for pair in held_out_pairs(data, part)], held_out_targets(data, part))
+    pairs = held_out_pairs(data, part)
+    for other in against:
+        if "parts" not in other.task.data or held_out_pairs(other.task.data, part) != pairs:
+            raise _unlike(other, first)
+    return OwnText([pair.source for pair in pairs], held_out_targets(data, part))
+
+
+def _unlike(other: Trained, first: Trained) -> RunError:
+    return RunError(f"{other.folder} translates other sentences than {first.folder}, or in another case")
 
 
 def _checked(own: OwnText, first: Trained) -> OwnText:

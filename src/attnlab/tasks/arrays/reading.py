@@ -14,11 +14,10 @@ from jaxtyping import Int64
 
 from attnlab.core.errors import DataError
 from attnlab.text.compressed import without_compression
-from attnlab.text.rows import TABLES, read_columns
+from attnlab.text.rows import COMMAS, LONGEST_CELL, TABLES, TABS, read_columns
 from attnlab.text.sources import (
     OBJECTS,
     Source,
-    clean,
     find_sources,
     is_folder,
     open_bytes,
@@ -27,14 +26,13 @@ from attnlab.text.sources import (
     said,
 )
 
-ARRAY, COMMAS, TABS = ".npy", ".csv", ".tsv"
+ARRAY = ".npy"
 ENDINGS = (ARRAY, COMMAS, TABS, OBJECTS, *TABLES)
 PLAIN = ".txt"
 TEXT, LABEL = "text", "label"
 """Columns of a table of texts and their classes, unless others are named."""
 FEWEST_CLASSES = 2
 CHECKED = 4096  # items that are looked at together, so that a mapped array is never in memory whole
-LONGEST_CELL = 2**31 - 1  # characters; Python stops at 2**17, which a document has
 
 WHOLE = re.compile(r"[+-]?\d+")
 
@@ -168,7 +166,7 @@ def _of_folders(path: str, sources: Sequence[Source]) -> Table:
             found.setdefault(one, []).append(source)
     if len(found) < FEWEST_CLASSES:
         raise DataError(f"{path} must be a table, or hold a folder of texts for each class; got {len(sources)} texts")
-    texts = [(clean("".join(read_pieces(source))).strip(), name) for name, some in found.items() for source in some]
+    texts = [("".join(read_pieces(source)).strip(), name) for name, some in found.items() for source in some]
     return {TEXT: [text for text, _ in texts], LABEL: [name for _, name in texts]}
 
 

@@ -16,7 +16,6 @@ from attnlab.core.errors import DataError, SpecError, nearest
 from attnlab.tasks.datasets import locate_named
 from attnlab.tasks.translation.corpora import CORPORA
 from attnlab.text.compressed import without_compression
-from attnlab.text.pairs.columns import COMMAS
 from attnlab.text.pairs.parallel import (
     MemoryFile,
     ObjectFile,
@@ -29,7 +28,7 @@ from attnlab.text.pairs.parallel import (
     numbered,
     place_of,
 )
-from attnlab.text.rows import TABLES
+from attnlab.text.rows import COMMAS, TABLES, TABS
 from attnlab.text.sources import OBJECTS, ONE_VALUE, find_sources, is_file, is_folder, sha256_of
 
 Name = TypeVar("Name")
@@ -38,7 +37,7 @@ _OF = re.compile(r"-\d{5}-of-(\d{5})\.\w+$")
 HELD_OUT_SHARE, MOST_HELD_OUT = 20, 2000
 """Where a person's own text comes without a validation part: one pair in so many, at most so many."""
 ENDINGS = ("", ".gz")
-MEMORY, TABS = ".tmx", ".tsv"
+MEMORY = ".tmx"
 FORMS = (TABS, OBJECTS, MEMORY, COMMAS, *TABLES)
 SAVED = "state.json"
 """What Hugging Face's ``datasets`` puts beside the tables of one part."""

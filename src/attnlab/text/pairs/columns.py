@@ -11,11 +11,9 @@ from typing import Any, BinaryIO
 
 from attnlab.core.errors import DataError
 from attnlab.text.compressed import without_compression
-from attnlab.text.rows import TABLES, read_columns
+from attnlab.text.rows import LONGEST_CELL, TABLES, read_columns
 
-COMMAS = ".csv"
 DELIMITERS = ",;\t"  # of CSV files: whichever stands most often in the line of names
-LONGEST_CELL = 2**31 - 1  # characters; Python stops at 2**17
 NESTED = "translation"
 """The column, or the field of an object, that may hold both sides, as in Hugging Face's corpora."""
 GENERAL = (("source", "target"), ("src", "tgt"), ("src", "trg"))
@@ -63,7 +61,7 @@ def read_sides(file: BinaryIO, path: str, languages: tuple[str, str]) -> Iterato
         return
     csv.field_size_limit(LONGEST_CELL)
     with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
-        first = next((line for line in iter(text.readline, "") if line.strip()), "")
+        begins, first = next(((number, line) for number, line in enumerate(text, 1) if line.strip()), (1, ""))
         delimiter = max(DELIMITERS, key=first.count)
         known = next(csv.reader([first], delimiter=delimiter), [])
         source, target = names_of(known, languages) or _missing(path, known, languages)
@@ -71,11 +69,11 @@ def read_sides(file: BinaryIO, path: str, languages: tuple[str, str]) -> Iterato
         try:
             for row in filter(None, reader):
                 if len(row) != len(known):
-                    line = reader.line_num + 1
+                    line = begins + reader.line_num
                     raise DataError(f"{path}, line {line}: {len(known)} columns are needed; got {len(row)}")
                 yield row[places[0]], row[places[1]]
         except csv.Error as error:
-            raise DataError(f"{path}, line {reader.line_num + 1}: cannot be read as CSV: {error}") from error
+            raise DataError(f"{path}, line {begins + reader.line_num}: cannot be read as CSV: {error}") from error
 
 
 def _sides_in(both: Any, path: str, languages: tuple[str, str]) -> tuple[Any, Any]:
