@@ -23,7 +23,8 @@ from attnlab.studies.report.html import page
 from attnlab.studies.report.markdown import escape, markdown
 from attnlab.studies.report.numbers import ABSENT, duration, number, spread
 from attnlab.studies.report.span import Span, apart, beside, span_of
-from attnlab.studies.report.style import label
+from attnlab.studies.report.style import draw, label, spec_of
+from attnlab.studies.report.surfaces import surfaces
 from attnlab.studies.report.tables import RANKS, WRITTEN, facts, measures, ranks, specifications, verdicts
 from attnlab.studies.report.words import CLOSE, OPEN, mean_seconds, price, title
 
@@ -283,6 +284,14 @@ def test_runs_of_earlier_versions_have_maps_without_ranks():
     assert RANKS not in markdown(results, ()) + page(results, ())
 
 
+def test_lines_of_one_kind_are_clipped_together():
+    results = parts()
+    svg = draw(surfaces(results), "surface").svg
+    panels = sum(any(cell.surface for cell in variant.done) for variant in results.variants)
+    assert svg.count('aria-roledescription="line mark"') > 2 * panels, "each panel has several lines of a kind"
+    assert svg.count(' clip-path="') == 2 * panels, "once the others' lines and once the variant's own"
+
+
 def test_charts_of_a_large_study_show_the_baseline_and_the_best():
     results = parts()
     first, *_ = results.variants
@@ -401,7 +410,7 @@ def test_comparisons_with_long_names_keep_rows_of_their_own():
 def test_seeds_beyond_the_axis_of_effects_are_counted_at_its_ends():
     usual = [0.01 * (seed % 3) for seed in range(30)]
     results = with_values([0.0] * 30, [-2.0, *usual[1:28], 3.0, 4.0])
-    (dots,) = (layer for layer in effects(results).to_dict()["layer"] if layer["mark"].get("opacity") == 0.45)
+    (dots,) = (layer for layer in spec_of(effects(results))["layer"] if layer["mark"].get("opacity") == 0.45)
     low, high = dots["encoding"]["x"]["scale"]["domain"]
     shown = [row["value"] for row in dots["data"]["values"]]
     assert len(shown) == 27

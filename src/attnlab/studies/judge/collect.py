@@ -86,7 +86,8 @@ def so_far(
         name = waiting.pop()
         if looking.has_ended(name):
             waiting += looking.asked.had(name)
-    found = looking.judged(), looking.results()
+    judged = looking.judged()
+    found = judged, looking.results(judged)
     if writes:
         index_of(out).write()
     return found
@@ -129,9 +130,9 @@ class Looking:
         """Whether every run that is asked for of a variant lies there, done or failed."""
         return all(self._cell(cell).status != "missing" for cell in self.judged(name))
 
-    def results(self) -> StudyResults:
-        """What all runs have found that are asked for."""
-        variants = self._variants(self.judged())
+    def results(self, judged: Sequence[CellPlan] | None = None) -> StudyResults:
+        """What the judged runs have found; by default all that are asked for."""
+        variants = self._variants(self.judged() if judged is None else judged)
         return self._results(variants, tuple(alarms_of(self._plan, variants, self._rules)))
 
     def _left_open(self, names: Collection[str], seeds: int) -> set[str]:

@@ -209,11 +209,12 @@ class Plan:
     ) -> list[CellPlan]:
         """The runs the verdict stands on: of each variant so many seeds, by default those of the first look."""
         counts = dict.fromkeys(chosen, self.study.rules.looks[0]) if seeds is None else seeds
+        asked = [variant for variant in self.variants if variant.name in counts]
         return [
             self._cell(variant, seed, dict(chosen[variant.name]))
             for seed in range(max(counts.values()))
-            for variant in self.variants
-            if seed < counts.get(variant.name, 0)
+            for variant in asked
+            if seed < counts[variant.name]
         ]
 
     def _cell(self, variant: PlannedVariant, seed: int, tuned: dict[str, int | float]) -> CellPlan:

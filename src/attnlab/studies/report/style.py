@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -62,19 +62,51 @@ class Drawing:
     document: str  # the same as an SVG of its own, in fixed colors
 
 
+@final
+class _Rows(str):
+    """Stand for rows in a chart that is being made: altair copies and checks all data with every step of it."""
+
+    rows: Sequence[Mapping[str, Any]]
+
+
 def data_of(rows: Iterable[Mapping[str, Any]]) -> Any:
-    """Rows for a chart, in a tuple: what stands in lists altair copies again with every step in which it is made."""
+    """Rows for a chart."""
     import altair
 
-    return altair.Data(values=tuple(rows))
+    word = _Rows("rows")
+    word.rows = list(rows)
+    return altair.Data(values=word)
 
 
 def draw(chart: Any, name: str) -> Drawing:
     """A chart as SVG and PNG."""
     import vl_convert
 
-    svg = vl_convert.vegalite_to_svg(chart.configure(**theme()).to_dict(validate=False))
+    svg = _clipped_once(vl_convert.vegalite_to_svg(spec_of(chart.configure(**theme()))))
     return Drawing(name, for_page(svg, name), vl_convert.svg_to_png(svg, scale=PNG_SCALE), svg)
+
+
+def spec_of(chart: Any) -> dict[str, Any]:
+    """A chart in Vega-Lite, with its rows."""
+    return _with_rows(chart.to_dict(validate=False))
+
+
+def _with_rows(said: Any) -> Any:
+    """A chart as plain data, with the rows in their places."""
+    if isinstance(said, _Rows):
+        return said.rows
+    if isinstance(said, dict):
+        return {key: _with_rows(value) for key, value in said.items()}
+    return [_with_rows(each) for each in said] if isinstance(said, list) else said
+
+
+def _clipped_once(svg: str) -> str:
+    """A drawing whose lines of one kind are clipped together: Vega clips each, and each is a pass over the picture."""
+    for kind in dict.fromkeys(re.findall(r"role-scope (\w+)_pathgroup", svg)):
+        each = re.compile(rf'(role-mark {kind}_marks") clip-path="([^"]+)"')
+        if first := each.search(svg):
+            svg = each.sub(r"\1", svg).replace(f'{kind}_pathgroup"', f'{kind}_pathgroup" clip-path="{first[2]}"')
+    return svg
 
 
 def for_page(svg: str, name: str) -> str:
