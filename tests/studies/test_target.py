@@ -107,8 +107,8 @@ def test_a_task_that_is_a_name_can_be_seen_otherwise(tiny):
     [
         (
             {"variants": {"plain": {"task": {"text": "other.txt"}}}},
-            "task of 'plain' may set batch, context, silver and beside only, so that all are measured on the same "
-            "data; got text",
+            "task of 'plain' may set batch, context, silver, beside, beam, alpha, coverage and replace_unknown only, "
+            "so that all are measured on the same data; got text",
         ),
         ({"variants": {"plain": {"task": "char-lm"}}}, "task of 'plain' must be a mapping; got 'char-lm'"),
         (

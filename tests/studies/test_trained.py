@@ -22,6 +22,7 @@ from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.study import parse_study
 from attnlab.studies.execute import run_study
 from attnlab.studies.judge.collect import read_results
+from attnlab.studies.plan.plan import plan_study
 from attnlab.studies.report import report
 from attnlab.studies.run.executor import InProcess
 from attnlab.studies.using.kept_task import keep_task
@@ -248,6 +249,17 @@ def test_tuning_translates_only_where_it_looks_at_translations(runs, tmp_path, t
     results = {path.parent.parent.name: read_json(path) for path in tmp_path.glob("it/**/result.json")}
     found = {name: "val_bleu" in result["metrics"] for name, result in results.items()}
     assert found == {f"tune-lr-{rate}": translates for rate in ("0.001", "0.01", "0.1")} | {"it": True}
+
+
+def test_variants_may_write_their_translations_otherwise(runs):
+    study = read_json(runs / "translation" / "study.json")["content"]
+    study["rules"] |= {"metric": "val_bleu", "budget": {"steps": 2}, "seeds": 1}
+    study["variants"]["harsh"] = {"task": {"beam": 1, "alpha": 0.0}}
+    planned = plan_study(parse_study(study, name="written", path=runs / "written.yaml"), calibrate=False)
+    assert planned.variants[-1].notes[0] == "its own beam 1, alpha 0.0"
+    study["variants"]["harsh"] = {"task": {"beam": None}}
+    with pytest.raises(SpecError, match="task 'translation' has no metric 'val_bleu'"):
+        plan_study(parse_study(study, name="written", path=runs / "written.yaml"), calibrate=False)
 
 
 @pytest.mark.parametrize(("part", "prefix", "count"), [("", "test", 10), ("validation", "val", 20)])

@@ -28,7 +28,7 @@ from attnlab.nn.mixers import MIXERS
 from attnlab.nn.norms import NORMS
 from attnlab.studies.define.assemble import BESIDE
 from attnlab.studies.define.complaints import FILE_KEYS
-from attnlab.studies.define.study import SHOWN_BY, Study
+from attnlab.studies.define.study import SET_BY_VARIANTS, Study
 from attnlab.tasks import TASKS, TOKENIZERS
 from attnlab.training.recipe.objectives import OBJECTIVES
 from attnlab.training.recipe.optim import OPTIMIZERS
@@ -94,7 +94,7 @@ def study_schema() -> dict[str, Any]:
     _refer(keys, task="task", model="model", training="Recipe")
     _refer(known["Recipe"]["properties"], optimizer="optimizer", schedule="schedule")
     _refer(known["Rules"]["properties"], budget="Budget")
-    shown = {"anyOf": [_keys({key: {} for key in SHOWN_BY}), {"type": "null"}]}
+    shown = {"anyOf": [_keys({key: {} for key in SET_BY_VARIANTS}), {"type": "null"}]}
     beside = {"training": {"anyOf": [_ref("Recipe"), {"type": "null"}]}, "task": shown}
     keys["variants"]["additionalProperties"] = {"anyOf": [_arguments(MODELS, beside), {"type": "null"}]}
     ours = {"properties": {"model": {"properties": {"name": {"enum": list(MODELS)}}}}}

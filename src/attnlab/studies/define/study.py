@@ -29,8 +29,12 @@ OWN_FILES = {
 """What a study's folder holds beside its variants."""
 BESIDE_MODEL = ("training", "task")
 """Keys of a variant that are not the model's."""
-SHOWN_BY = ("batch", "context", "silver", "beside")
-"""Arguments of a task that a variant may set: how the data is shown, and what is learned beside it; no other data."""
+SET_BY_VARIANTS = (
+    *("batch", "context", "silver", "beside"),
+    *("beam", "alpha", "coverage", "replace_unknown"),
+)
+"""Arguments of a task that a variant may set: how the data is shown, what is learned beside it, and how answers are
+written; no other data."""
 LONGEST_NAME = 100
 """Characters of a folder's name; file systems take 255."""
 
@@ -69,7 +73,7 @@ class Study(BaseModel):
         Name of the variant the others are compared with.
     variants : dict
         For each name what differs: merged over `model`. A mapping whose ``name`` differs replaces.
-        The key ``training`` merges over `training`, and ``task`` over `task`; of that it may set what `SHOWN_BY` has.
+        The key ``training`` merges over `training`, and ``task`` over `task`; of that it may set `SET_BY_VARIANTS`.
     rules : Rules
         How the variants are compared.
     compare : dict, optional
@@ -186,9 +190,9 @@ class Study(BaseModel):
         for key in BESIDE_MODEL:
             if override.get(key) is not None and not isinstance(override[key], dict):
                 raise ValueError(f"variants: {key} of '{variant}' must be a mapping; got {override[key]!r}")
-        unknown = [key for key in override.get("task") or {} if key not in SHOWN_BY]
+        unknown = [key for key in override.get("task") or {} if key not in SET_BY_VARIANTS]
         if unknown:
-            may = f"{', '.join(SHOWN_BY[:-1])} and {SHOWN_BY[-1]}"
+            may = f"{', '.join(SET_BY_VARIANTS[:-1])} and {SET_BY_VARIANTS[-1]}"
             raise ValueError(
                 f"variants: task of '{variant}' may set {may} only, so that all are measured on the same data; "
                 f"got {', '.join(unknown)}"

@@ -385,6 +385,8 @@ def _with_model(study: Study, name: str, model: dict[str, Any], notes: tuple[str
     training = study.training_settings(name)
     recipe = _check_recipe(study, training)
     require_pieces(task, recipe.pieces)
+    for rule in ("metric", "tune_by"):
+        rules_metric(study, task, rule)  # a variant's own task may lack it
     notes = (*notes, *_notes_beside(task), *_objective_notes(recipe, task))
     counted = count(model, task)
     steps, per_epoch = recipe.total_steps(task, counted.flops_per_token), None
