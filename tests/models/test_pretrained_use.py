@@ -160,6 +160,19 @@ def test_commands_take_checkpoints_in_place_of_runs(tmp_path, capsys):
     torch.testing.assert_close(exported(tokens), writer.model(tokens))
 
 
+def test_commands_take_the_name_of_a_model_in_the_cache(tmp_path, monkeypatch, capsys):
+    kept = tmp_path / "models--someone--tiny"
+    saved(kept / "snapshots" / "abc", gpt2())
+    (kept / "refs").mkdir()
+    (kept / "refs" / "main").write_text("abc")
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    asked = ["--prompt", PROMPT, "--length", "5", "--temperature", "0"]
+    assert call(["generate", "someone/tiny", *asked]) == FINE
+    by_name = capsys.readouterr().out
+    assert call(["generate", str(kept / "snapshots" / "abc"), *asked]) == FINE
+    assert capsys.readouterr().out == by_name
+
+
 def _lines(path, lines):
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return path

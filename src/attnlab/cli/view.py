@@ -80,16 +80,16 @@ def _module(target: str, text: Path | None, arguments: Sequence[str], causal: bo
         return OwnModule(target, dict(map(argument, arguments)), "" if text is None else str(text), causal)
     if arguments:
         raise SpecError(f"--arg is of a module, FILE.py:Name; {target} is none")
-    from attnlab.models.pretrained.checkpoint import is_checkpoint
+    from attnlab.models.pretrained.checkpoint import folder_of, is_checkpoint
 
-    if is_checkpoint(Path(target)):
+    if is_checkpoint(checkpoint := folder_of(target)):
         from attnlab.models import from_checkpoint
 
         if text is not None and not text.exists():
             raise DataError(f"--text: no file {text}")
         made = f"{from_checkpoint.__file__}:{from_checkpoint.pretrained.__name__}"
         shown = "" if text is None else str(text.resolve())
-        return OwnModule(made, {"folder": str(Path(target).resolve())}, shown, causal, target)
+        return OwnModule(made, {"folder": str(checkpoint.resolve())}, shown, causal, target)
     if text is not None:
         raise SpecError(f"--text is of a module, FILE.py:Name, or of a checkpoint; {target} is neither")
     if causal is not None:

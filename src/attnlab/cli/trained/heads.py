@@ -104,6 +104,7 @@ def heads(
 
 def _subject(folder: Path, text: Path | None, weights: str) -> MeasuredModel:
     """A checkpoint where there is a text, else a run."""
+    from attnlab.models.pretrained.checkpoint import folder_of
     from attnlab.studies.run.folder import RULES, SPEC
     from attnlab.studies.using.measured import measured_checkpoint, measured_run
     from attnlab.studies.using.trained import load_run
@@ -111,7 +112,7 @@ def _subject(folder: Path, text: Path | None, weights: str) -> MeasuredModel:
     if text is not None:
         if any((folder / file).is_file() for file in (SPEC, RULES)):
             raise SpecError(f"--text is of a checkpoint; {folder} is a run or study of attnlab: leave it out")
-        return measured_checkpoint(folder, text)
+        return measured_checkpoint(folder_of(folder), text)
     return measured_run(load_run(folder, which=weights), weights)
 
 

@@ -111,7 +111,12 @@ def open_checkpoint(name: str | Path) -> Checkpoint:
     SpecError
         If its kind is not known, or its config has a field whose effect has no part here.
     """
-    folder = _folder_of(name)
+    folder = folder_of(name)
+    if not folder.is_dir():
+        raise DataError(
+            f"there is no folder {name}, and no model of that name in the cache {_cache()}; "
+            f"fetch it with 'hf download {name}', or give a folder"
+        )
     config = _json(folder / CONFIG)
     kind = Config(config, str(folder / CONFIG), ()).take("model_type", "")
     if kind not in FAMILIES:
@@ -200,19 +205,19 @@ def _check_names(checkpoint: Checkpoint, own: Mapping[str, Tensor]) -> None:
         raise DataError(f"{checkpoint.folder} has tensors that no part here takes: {', '.join(left)}")
 
 
-def _folder_of(name: str | Path) -> Path:
-    """The folder that is named, or the snapshot in Hugging Face's cache."""
-    if (folder := Path(name).expanduser()).is_dir():
+def folder_of(name: str | Path) -> Path:
+    """The folder that is named; where there is none, the snapshot of a model of that name in Hugging Face's cache."""
+    if (folder := Path(name).expanduser()).exists():
         return folder
+    kept = _cache() / f"models--{Path(name).as_posix().replace('/', '--')}"
+    head = kept / "refs" / "main"
+    return kept / "snapshots" / head.read_text(encoding="utf-8").strip() if head.is_file() else folder
+
+
+def _cache() -> Path:
+    """Where Hugging Face keeps models on this machine."""
     home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
-    cache = Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
-    kept = cache / f"models--{str(name).replace('/', '--')}"
-    if (head := kept / "refs" / "main").is_file():
-        return kept / "snapshots" / head.read_text(encoding="utf-8").strip()
-    raise DataError(
-        f"there is no folder {name}, and no model of that name in the cache {cache}; "
-        f"fetch it with 'hf download {name}', or give a folder"
-    )
+    return Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
 
 
 def _json(path: Path) -> Any:

@@ -14,7 +14,7 @@ from attnlab.core.errors import DataError, SpecError
 from attnlab.core.files import read_json
 from attnlab.core.machine import require_device
 from attnlab.models.from_checkpoint import TOKENIZER, pretrained, read_tokenizer
-from attnlab.models.pretrained.checkpoint import CONFIG, Checkpoint, is_checkpoint, open_checkpoint, reading
+from attnlab.models.pretrained.checkpoint import CONFIG, Checkpoint, folder_of, is_checkpoint, open_checkpoint, reading
 from attnlab.studies.using.kept_task import KeptTask
 from attnlab.studies.using.trained import Trained, load_run
 from attnlab.tasks.codecs import MarkTokens
@@ -168,6 +168,8 @@ def load_pretrained(name: str | Path, *, device: str = "cpu") -> Trained:
 def load_trained(folder: Path, *, which: str = "last", device: str = "cpu") -> Trained:
     """The model of a run, as `load_run` loads it, or of a checkpoint of transformers, as `load_pretrained` does.
 
+    A checkpoint is a folder, or the name of a model in Hugging Face's cache.
+
     Raises
     ------
     DataError, RunError
@@ -175,6 +177,7 @@ def load_trained(folder: Path, *, which: str = "last", device: str = "cpu") -> T
     SpecError
         As the two, or if the best weights of a checkpoint are asked for, which has one set of them.
     """
+    folder = folder_of(folder)
     if not is_checkpoint(folder):
         if (folder / CONFIG).is_file():
             raise DataError(f"{folder} has a {CONFIG} and no weights beside it: save them as safetensors")
