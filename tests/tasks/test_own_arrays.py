@@ -15,6 +15,7 @@ from attnlab.studies.define.assemble import build_model, measured_reach
 from attnlab.tasks import scale
 from attnlab.tasks.arrays.classify import Classify
 from attnlab.tasks.arrays.overlapping import overlapping
+from attnlab.tasks.arrays.reading import read_table
 from attnlab.tasks.arrays.sequences import Sequences
 from attnlab.tasks.epochs import in_epochs
 
@@ -350,6 +351,21 @@ def test_texts_lie_in_the_folder_of_their_class(folders):
     (folders / "good" / "more" / "a.txt").write_text("deeper")
     with pytest.raises(DataError, match=r"more/a.txt must lie in the folder of its class in .*, and no deeper"):
         Classify(str(folders))
+
+
+def test_empty_texts_are_an_alarm(folders):
+    (folders / "good" / "nothing.txt").write_text(" \n")
+    assert Classify(str(folders), tokenizer="words", validation=0.2).alarms()[-1].startswith("1 items are empty")
+
+
+def test_quotes_in_tables_of_lines(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text('text,label\n"a, b",x\n"c\nd,y\n' + "e,x\n" * 5)
+    with pytest.raises(DataError, match=r"rows.csv, line 3: the row that begins here is no CSV: unexpected end"):
+        Classify(str(path))
+    path = tmp_path / "rows.tsv"
+    path.write_text('text\tlabel\n"a" he said\tx\n"say ""b"""\ty\n"c\tx\n')
+    assert read_table(str(path)) == {"text": ['"a" he said', 'say "b"', '"c'], "label": ["x", "y", "x"]}
 
 
 def test_several_tables_are_one(folders, tmp_path):

@@ -1,8 +1,9 @@
-"""Rows of tables as texts: Parquet files, and Arrow files such as Hugging Face's ``datasets`` saves."""
+"""Rows of tables: CSV and TSV, Parquet, and Arrow files such as Hugging Face's ``datasets`` saves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import csv
+from collections.abc import Iterable, Iterator
 from typing import Any, BinaryIO
 
 from attnlab.core.errors import DataError
@@ -16,6 +17,45 @@ COMMAS, TABS = ".csv", ".tsv"
 LONGEST_CELL = 2**31 - 1  # characters of one of theirs; Python stops at 2**17, which a document has
 ROWS = 1024  # that are read together
 ARROW_FILE = b"ARROW1"  # how Arrow's file form begins; its stream form, which ``datasets`` writes, does not
+
+
+def read_cells(lines: Iterable[str], path: str, delimiter: str, *, before: int = 0) -> Iterator[tuple[int, list[str]]]:
+    """The cells of each row of CSV or TSV that is not empty, after the number of the line in which it begins.
+
+    Between tabs a quote is a character like others, unless a cell begins and ends with one.
+
+    Parameters
+    ----------
+    lines : iterable of str
+        The lines, with their ends.
+    path : str
+        The file, for what is said of it.
+    delimiter : str
+        What stands between cells.
+    before : int
+        How many lines of the file stand before.
+
+    Raises
+    ------
+    DataError
+        If a quote is not closed, or does not end its cell.
+    """
+    csv.field_size_limit(LONGEST_CELL)
+    quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
+    reader, begins = csv.reader(lines, delimiter=delimiter, strict=True, quoting=quoting), before + 1
+    try:
+        for row in reader:
+            if row:
+                yield begins, row if quoting == csv.QUOTE_MINIMAL else list(map(_without_quotes, row))
+            begins = before + reader.line_num + 1
+    except csv.Error as error:
+        raise DataError(f"{path}, line {begins}: the row that begins here is no CSV: {error}") from error
+
+
+def _without_quotes(cell: str) -> str:
+    """A cell without the quotes around it."""
+    is_quoted = len(cell) > 1 and cell[0] == cell[-1] == '"'
+    return cell[1:-1].replace('""', '"') if is_quoted else cell
 
 
 def read_columns(file: BinaryIO, path: str, columns: list[str] | None) -> Iterator[dict[str, list[Any]]]:

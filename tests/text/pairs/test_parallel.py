@@ -157,7 +157,7 @@ def test_tables_of_columns_and_of_translations(tmp_path):
         ("en,de\none,eins\ntwo\n", "pairs.csv, line 3: 2 columns are needed; got 1"),
         ("\n\nen,de\none,eins\ntwo\n", "pairs.csv, line 5: 2 columns are needed; got 1"),
         (b"en,de\none,f\xfcnf\n", "pairs.csv cannot be read: .*; save it as UTF-8"),
-        ('en,de\none,"eins\n', "pairs.csv, line 2: cannot be read as CSV: unexpected end of data"),
+        ('en,de\none,"eins\n', "pairs.csv, line 2: the row that begins here is no CSV: unexpected end of data"),
     ],
 )
 def test_a_table_without_pairs_is_an_error(tmp_path, content, said):

@@ -15,7 +15,7 @@ from attnlab.core.build import Spec, build
 from attnlab.core.contracts import Batch, Floor, Metric, Predict
 from attnlab.core.errors import DataError, ModuleError, SpecError, nearest
 from attnlab.core.sizes import require_known, require_positive
-from attnlab.tasks.arrays.items import DropCopies, Numbers, OwnItems, Split, batch_of, cut_items
+from attnlab.tasks.arrays.items import DropCopies, Items, Numbers, OwnItems, Split, batch_of, cut_items
 from attnlab.tasks.arrays.reading import (
     ARRAY,
     LABEL,
@@ -273,6 +273,8 @@ class Classify:
                 found.append(f"the {part} part has no item of {len(missing)} classes: {', '.join(missing[:10])}")
         if self.cut:
             found.append(f"{self.cut:,} items are longer than {self.length} tokens and were cut")
+        if self._of_tokens and (empty := sum(map(_without_tokens, self._items.parts.values()))):
+            found.append(f"{empty:,} items are empty: nothing can be known of them but how frequent the classes are")
         return tuple(found)
 
     def describe(self) -> dict[str, Any]:
@@ -445,6 +447,11 @@ def _even(values: Sequence[Any]) -> bool:
         return np.array(values).dtype.kind in "if"
     except ValueError:
         return False
+
+
+def _without_tokens(items: Items) -> int:
+    """How many of some items have no token."""
+    return int((items.inputs[items.chosen] == PAD_TOKEN).all(1).sum())
 
 
 def _encoded(

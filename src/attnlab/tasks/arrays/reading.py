@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ from jaxtyping import Int64
 
 from attnlab.core.errors import DataError
 from attnlab.text.compressed import without_compression
-from attnlab.text.rows import COMMAS, LONGEST_CELL, TABLES, TABS, read_columns
+from attnlab.text.rows import COMMAS, TABLES, TABS, read_cells, read_columns
 from attnlab.text.sources import (
     OBJECTS,
     Source,
@@ -197,13 +196,11 @@ def _of_objects(path: str, lines: Sequence[tuple[int, str]]) -> Table:
 
 def _of_lines(path: str, text: io.TextIOWrapper) -> Table:
     """The columns of CSV or TSV; where the first line is of numbers alone, columns are named by their numbers."""
-    csv.field_size_limit(LONGEST_CELL)
-    reader = csv.reader(text, delimiter="\t" if ".tsv" in path else ",")
-    rows = []
-    for row in reader:
-        if rows and row and len(row) != len(rows[0]):
-            raise DataError(f"{path}, line {reader.line_num}: {len(rows[0])} columns are needed; got {len(row)}")
-        rows += [row] if row else []
+    rows: list[list[str]] = []
+    for line, row in read_cells(text, path, "\t" if ".tsv" in path else ","):
+        if rows and len(row) != len(rows[0]):
+            raise DataError(f"{path}, line {line}: {len(rows[0])} columns are needed; got {len(row)}")
+        rows.append(row)
     if not rows:
         return {}
     if len(rows[0]) == 1 and ";" in rows[0][0] and ".tsv" not in path:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 from collections import Counter
@@ -11,7 +10,7 @@ from typing import Any, BinaryIO
 
 from attnlab.core.errors import DataError
 from attnlab.text.compressed import without_compression
-from attnlab.text.rows import LONGEST_CELL, TABLES, read_columns
+from attnlab.text.rows import TABLES, read_cells, read_columns
 
 DELIMITERS = ",;\t"  # of CSV files: whichever stands most often in the line of names
 NESTED = "translation"
@@ -59,21 +58,16 @@ def read_sides(file: BinaryIO, path: str, languages: tuple[str, str]) -> Iterato
                 source, target = names or _missing(path, list(batch), languages)
                 yield from zip(batch[source], batch[target], strict=True)
         return
-    csv.field_size_limit(LONGEST_CELL)
     with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         begins, first = next(((number, line) for number, line in enumerate(text, 1) if line.strip()), (1, ""))
         delimiter = max(DELIMITERS, key=first.count)
-        known = next(csv.reader([first], delimiter=delimiter), [])
+        known = next((names for _, names in read_cells([first], path, delimiter)), [])
         source, target = names_of(known, languages) or _missing(path, known, languages)
-        places, reader = (known.index(source), known.index(target)), csv.reader(text, delimiter=delimiter, strict=True)
-        try:
-            for row in filter(None, reader):
-                if len(row) != len(known):
-                    line = begins + reader.line_num
-                    raise DataError(f"{path}, line {line}: {len(known)} columns are needed; got {len(row)}")
-                yield row[places[0]], row[places[1]]
-        except csv.Error as error:
-            raise DataError(f"{path}, line {begins + reader.line_num}: cannot be read as CSV: {error}") from error
+        places = known.index(source), known.index(target)
+        for line, row in read_cells(text, path, delimiter, before=begins):
+            if len(row) != len(known):
+                raise DataError(f"{path}, line {line}: {len(known)} columns are needed; got {len(row)}")
+            yield row[places[0]], row[places[1]]
 
 
 def _sides_in(both: Any, path: str, languages: tuple[str, str]) -> tuple[Any, Any]:
