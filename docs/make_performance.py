@@ -1,4 +1,4 @@
-"""Put the results of ``attnlab bench`` into ``docs/performance.md``, and the aims beside them into the README.
+"""Put the results of ``attnlab bench`` into ``docs/performance.md`` and ``scale.md``, and the aims into the README.
 
 Use: ``python docs/make_performance.py`` after ``attnlab bench NAME --out benchmarks/results``, or ``make bench``.
 
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 DOCS = Path(__file__).resolve().parent
 RESULTS = DOCS.parent / "benchmarks" / "results"
-PAGES = (DOCS / "performance.md", DOCS.parent / "README.md")
+PAGES = (DOCS / "performance.md", DOCS / "scale.md", DOCS.parent / "README.md")
 BLOCK = re.compile(r"<!-- bench: (?P<name>[\w -]+) -->\n.*?<!-- end -->", re.DOTALL)
 NOT_MEASURED = "Not yet measured."
 NOT_RUN = "not run"
@@ -69,15 +69,19 @@ def comparison(result: dict[str, Any]) -> str:
         "parameters": ("parameters", "{:,}"),
         "tokens_per_second": ("tokens/s", "{:,.0f}"),
         "utilization": ("of the matrix rate", "{:.0%}"),
+        "communication": ("exchanging gradients", "{:.0%}"),  # of more than one device
         "peak_bytes": ("peak memory", "{:,}"),
     }
-    known = [key for key in columns if all(key in row for row in result["rows"])]
+    known = [key for key in columns if any(key in row for row in result["rows"])]
     _, _, what = result["unit"].partition("ms a ")
     paced = [f"{what}s/s"] if what in COUNTED else []
     head = ["", result["unit"], *paced, *(columns[key][0] for key in known), "times faster (range)"]
     lines = []
     for row in result["rows"]:
-        cells = [mebibytes(row[key]) if key == "peak_bytes" else columns[key][1].format(row[key]) for key in known]
+        cells = [
+            "" if key not in row else mebibytes(row[key]) if key == "peak_bytes" else columns[key][1].format(row[key])
+            for key in known
+        ]
         ratio = "reference" if row["name"] == result["reference"] else spread(row["times_faster"])
         pace = [number(1000 / row["median"]) for _ in paced]
         lines.append([row["name"], number(row["median"]), *pace, *cells, ratio])

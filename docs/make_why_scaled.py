@@ -1,6 +1,6 @@
-"""Measure what softmax passes back of random queries and keys, and write the table: ``python docs/make_scale.py``.
+"""Measure what softmax passes back of random queries and keys, and write the table: ``python docs/make_why_scaled.py``.
 
-The table stands in ``docs/scale.md``; ``tests/test_docs.py`` measures its smallest and its largest row anew.
+The table stands in ``docs/why-scaled.md``; ``tests/test_docs.py`` measures its smallest and its largest row anew.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch
 
 from attnlab.nn.axes.scores import ScaledDotScore
 
-PAGE = Path(__file__).resolve().parent / "scale.md"
-BEGIN, END = "<!-- scale: written by docs/make_scale.py -->\n", "<!-- end of scale -->\n"
+PAGE = Path(__file__).resolve().parent / "why-scaled.md"
+BEGIN, END = "<!-- scale: written by docs/make_why_scaled.py -->\n", "<!-- end of scale -->\n"
 POWERS: Mapping[str, float] = {"1": 0.0, "sqrt(d_k)": 0.5, "d_k": 1.0}
 """What dot products are divided by, as a power of the width."""
 WIDTHS = (4, 16, 64, 256, 1024)

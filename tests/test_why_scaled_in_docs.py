@@ -13,7 +13,7 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 @pytest.fixture(scope="module")
 def scale():
-    place = importlib.util.spec_from_file_location("make_scale", DOCS / "make_scale.py")
+    place = importlib.util.spec_from_file_location("make_why_scaled", DOCS / "make_why_scaled.py")
     module = importlib.util.module_from_spec(place)
     place.loader.exec_module(module)
     return module
@@ -21,7 +21,7 @@ def scale():
 
 @pytest.mark.parametrize("d_k", [4, 64])
 def test_the_page_shows_what_is_measured(scale, d_k):
-    rows = [line for line in (DOCS / "scale.md").read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    rows = [line for line in (DOCS / "why-scaled.md").read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     numbers = {cells[0]: cells[1:] for cells in ([cell.strip() for cell in row.strip("|").split("|")] for row in rows)}
     assert list(numbers)[1:] == [str(width) for width in scale.WIDTHS]
     assert [float(value) for value in numbers[str(d_k)]] == pytest.approx(scale.row(d_k), rel=0.06)  # of two digits
