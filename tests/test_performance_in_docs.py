@@ -1,4 +1,4 @@
-"""Numbers in docs/performance.md are those of the files that ``attnlab bench`` wrote."""
+"""Numbers in docs/performance.md and docs/scale.md are those of the files that ``attnlab bench`` wrote."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ def test_pages_are_those_of_the_results(page):
     assert make_performance.filled(text, RESULTS) == text, "run .venv/bin/python docs/make_performance.py"
 
 
-def test_every_result_on_the_cpu_has_a_place_on_the_page():
-    places = set(re.findall(r"<!-- bench: ([\w -]+) -->", make_performance.PAGES[0].read_text(encoding="utf-8")))
+def test_every_result_on_the_cpu_has_a_place_on_a_page():
+    text = "".join(page.read_text(encoding="utf-8") for page in make_performance.PAGES)
+    places = set(re.findall(r"<!-- bench: ([\w -]+) -->", text))
     for path in make_performance.RESULTS.glob("cpu-*.json"):
         content = json.loads(path.read_text(encoding="utf-8"))
         assert " ".join(filter(None, ("cpu", content["benchmark"], content["size"]))) in places
