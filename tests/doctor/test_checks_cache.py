@@ -244,6 +244,27 @@ def test_steps_get_their_part_of_a_mask():
     assert not found(Masked(), masks=(mask,), causal_means="mask")
 
 
+class InPieces(Masked):
+    """Keys and values are returned beside the output, and taken as a pair."""
+
+    def forward(self, x, attn_mask=None, past=None):
+        output, present = super().forward(x, attn_mask, past)
+        return output, *present
+
+
+class NewestInPieces(InPieces):
+    def forward(self, x, attn_mask=None, past=None):
+        output, k, v = super().forward(x, attn_mask, past)
+        return output, k[:, :, -x.size(1) :], v[:, :, -x.size(1) :]
+
+
+def test_pieces_of_a_cache_are_handed_on_together():
+    pairs = Masking("attn_mask", "pairs", "bool, True = blocked", "(batch, 1, q_len, k_len)")
+    both = {"masks": (pairs, Masking("attn_mask", "keys", "bool, True = blocked", "(batch, 1, 1, k_len)"))}
+    assert not found(InPieces(), causal_means="mask", **both)
+    assert only_error(NewestInPieces(), causal_means="mask", **both)
+
+
 class Overwriting(Cached):
     def grown(self, past, k, v):
         return k, v

@@ -143,6 +143,24 @@ def test_a_result_that_is_thrown_away():
     assert "gate: has no influence" in only_error(Ignored()).message
 
 
+class Fed(Split):
+    """A feed-forward of some width, with or without what must stand between its layers."""
+
+    def __init__(self, width, bend):
+        super().__init__()
+        self.up, self.down, self.bend = nn.Linear(D, width), nn.Linear(width, D), bend
+
+    def forward(self, x):
+        x = x + super().forward(x)
+        return x + self.down(self.bend(self.up(x)))
+
+
+def test_a_feed_forward_without_a_non_linearity_is_a_warning_unless_it_is_narrow():
+    (finding,) = found(Fed(2 * D, nn.Dropout(0.1)))
+    assert (finding.severity, "'up' and 'down' are together one linear map" in finding.message) == ("warning", True)
+    assert found(Fed(2 * D, nn.GELU())) == found(Fed(D // 2, nn.Identity())) == []
+
+
 class Optional(Split):
     def __init__(self):
         super().__init__()

@@ -217,12 +217,27 @@ def test_an_argument_that_is_zero_by_default_is_tried():
     only(NeverTraining(), "error", "dropout=0.5", build=lambda changes: NeverTraining(**changes))
 
 
+class DroppingAlways(Attention):
+    def __init__(self, share=0.0):
+        super().__init__()
+        self.drop, self.share = nn.Dropout(share), share
+
+    def normalize(self, scores):
+        return nn.functional.dropout(super().normalize(scores), self.share)
+
+
+def test_chance_is_looked_for_where_a_rate_is_zero_by_default():
+    finding = only(DroppingAlways(), "error", "by chance", build=lambda changes: DroppingAlways(**changes))
+    assert "dropout 0.5" in finding.evidence
+    assert not found(Dropping(0.0), build=lambda changes: Dropping(**changes))
+
+
 def test_a_constructor_without_dropout_is_left_in_peace():
     def build(changes):
         raise SpecError(f"unknown {changes}")
 
     assert not found(Attention(), build=build)
-    assert not found(Dropping(0.0), build=lambda changes: Dropping(changes["dropout"]))
+    assert not found(Dropping(0.0), build=lambda changes: Dropping(*changes.values()))
 
 
 def test_one_idle_dropout_of_several_is_a_warning():

@@ -136,6 +136,17 @@ class ForTheInterface(nn.Module):
         return self.mix(query) + query.mean(1, keepdim=True)
 
 
+class ValuesOfKeys(Cross):
+    def forward(self, query, key, value):
+        return super().forward(query, key)
+
+
+def test_one_of_three_sequences_that_is_never_read_is_a_warning():
+    arguments = tuple(Argument(name, "x") for name in ("query", "key", "value"))
+    (found,) = check_dead_parts(examine(ValuesOfKeys(), text="", arguments=arguments))
+    assert (found.severity, found.message) == ("warning", "`value` is asked for, and nothing reads it.")
+
+
 def test_an_argument_that_is_never_read_is_not_missed():
     arguments = (Argument("query", "x"), Argument("key", "x"))
     assert list(check_dead_parts(examine(ForTheInterface(), text="", arguments=arguments))) == []
@@ -191,7 +202,7 @@ def test_a_memory_that_nothing_reads_is_a_warning_and_one_without_influence_an_e
     (unread,) = (one for one in check_dead_parts(examine(ForAnInterface())) if "memory" in one.message)
     assert (unread.severity, unread.message) == (
         "warning",
-        "`memory` is asked for and handed on, and nothing reads it.",
+        "`memory` is asked for, and nothing reads it.",
     )
     (read,) = (one for one in check_dead_parts(examine(ReadsIt())) if "memory" in one.message)
     assert read.severity == "error"

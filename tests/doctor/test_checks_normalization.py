@@ -62,6 +62,16 @@ class RenormalizedOverQueries(Base):
         return weights / weights.sum(-2, keepdim=True)
 
 
+class Clamped(Base):
+    def weights(self, scores):
+        return scores.clamp(0, 1).masked_fill(causal(scores), -1e9).softmax(-1)
+
+
+class OfSigmoids(Base):
+    def weights(self, scores):
+        return scores.sigmoid().softmax(-1)
+
+
 class Twice(Base):
     def weights(self, scores):
         return scores.softmax(-1).softmax(-1)
@@ -107,6 +117,8 @@ BROKEN = {
     BufferedAfter: "mask",
     RenormalizedOverQueries: "mask",
     Twice: "two softmaxes",
+    Clamped: "stay within 1 of each other",
+    OfSigmoids: "stay within 1 of each other",
     Logarithms: "logarithms",
     ScaledAfter: "multiplied by 0.289",
     Unapplied: "none is applied",
@@ -258,10 +270,24 @@ class KeysFirst(Base):
         return self.o(self.merge((v.mT @ weights).mT))
 
 
+class Capped(Base):
+    def weights(self, scores):
+        return (5 * torch.tanh(scores / 5)).softmax(-1)
+
+
+class Sharpened(OfSigmoids):
+    def __init__(self, d_model=48, n_heads=4):
+        super().__init__(d_model, n_heads)
+        self.sharpness = nn.Parameter(torch.ones(()))
+
+    def weights(self, scores):
+        return (self.sharpness * scores.sigmoid()).softmax(-1)
+
+
 RIGHT = (
     *(Base, TalkingHeads, OneMore, PaddedWithZero, LearnedLogit, GatedAfter, HeadGains, Renormalized, Slots),
     *(LargestThree, ThroughLogarithms, Difference, Sigmoid, SquaredReLU, Retention, Linear, StrictlyEarlier),
-    *(DropoutAfter, KeysFirst),
+    *(DropoutAfter, KeysFirst, Capped, Sharpened),
 )
 
 

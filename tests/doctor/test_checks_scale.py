@@ -313,6 +313,20 @@ def test_a_ready_instance_is_judged_by_its_factor(written, count):
     assert [found.severity for found in findings] == ["error"] * count
 
 
+class OfNarrowInput(ByWidth):
+    """Queries, keys and values are wider than what they are made of."""
+
+    def __init__(self):
+        super().__init__(96, 6)
+        self.q, self.k, self.v = (nn.Linear(16, 96) for _ in range(3))
+
+
+def test_the_width_of_the_model_is_that_of_all_heads_where_its_input_is_narrower():
+    torch.manual_seed(0)
+    (found,) = check_scale(examined(OfNarrowInput(), d_in=16, d_out=96))
+    assert "by the width of the model" in found.message
+
+
 def test_masks_and_biases_are_no_part_of_the_logits():
     class Masked(Base):
         def scores(self, q, k):

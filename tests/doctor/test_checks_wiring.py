@@ -145,20 +145,26 @@ def test_a_doubled_path_is_an_error(name):
     assert "adds its input twice" in finding.message
 
 
-def test_a_skip_behind_the_norm_is_a_warning():
+def centred(x):
+    return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6)
+
+
+@pytest.mark.parametrize("written_out", [False, True])
+def test_a_skip_behind_the_norm_is_a_warning(written_out):
     def wiring(b, x):
-        x = b.n1(x)
+        x = centred(x) if written_out else b.n1(x)
         x = x + b.a(x)
         return x + b.f(b.n2(x))
 
     (finding,) = judge(wiring)
     assert finding.severity == "warning"
-    assert "starts behind the norm (n1)" in finding.message
+    assert f"starts behind the norm{'' if written_out else ' (n1)'}, not at" in finding.message
 
 
-@pytest.mark.parametrize("norm", [True, False])
+@pytest.mark.parametrize("norm", ["a layer", "written out", "none"])
 def test_a_sum_that_starts_from_the_input_again_is_a_warning(norm):
-    (finding,) = judge(lambda b, x: x + b.f(b.n2(attend(b, x)) if norm else attend(b, x)))
+    norms = {"a layer": lambda b, x: b.n2(x), "written out": lambda b, x: centred(x), "none": lambda b, x: x}
+    (finding,) = judge(lambda b, x: x + b.f(norms[norm](b, attend(b, x))))
     assert finding.severity == "warning"
     assert "starts from the input again" in finding.message
 
@@ -252,6 +258,23 @@ def test_parts_of_one_class_that_follow_each_other_are_blocks_whatever_they_are_
     model.blocks = nn.ModuleList(Stufe(MISSING[wiring]) for _ in range(3))
     convention = {"kind": "model", "takes": "tokens", "d_in": 0, "d_out": 17, "vocab_size": 17}
     assert len(list(check_residual(examine(model, **convention)))) == found
+
+
+class OverPixels(nn.Module):
+    """A block over images, (batch, height, width, features)."""
+
+    def __init__(self, wiring):
+        super().__init__()
+        self.inner = Parts(wiring)
+
+    def forward(self, x):
+        return self.inner(x.flatten(1, 2)).view(x.shape)
+
+
+@pytest.mark.parametrize(("wiring", "found"), [(chain(attend, feed), 0), (MISSING["no skip at all"], 1)])
+def test_a_block_over_images_needs_a_skip_too(wiring, found):
+    how = {"kind": "block", "layout": "image, channels last", "length": 16}
+    assert len(list(check_residual(examine(OverPixels(wiring), **how)))) == found
 
 
 class Around(nn.Module):

@@ -72,6 +72,13 @@ def test_arguments_nobody_gave_are_guessed_by_name_and_defaults_stay(tmp_path, p
     assert {name: patient.module.given[name] for name in patient.arguments} == dict(patient.arguments)
 
 
+def test_a_size_of_heads_that_divides_the_width_makes_several(tmp_path):
+    text = CLASS.format(parameters="n_embd, h_size", width="8").replace(
+        "self.map", "self.n = n_embd // h_size; self.map", 1
+    )
+    assert load(f"{file(tmp_path, text)}:Mine").module.given == {"n_embd": 64, "h_size": 16}
+
+
 def test_a_constructor_that_asks_whether_to_be_causal_is_told(tmp_path):
     target = taking(tmp_path, "dim, causal=False")
     assert load(target).module.given["causal"] is False
@@ -919,6 +926,39 @@ class Other(nn.Module):
 def test_parts_that_another_class_reads_are_used_elsewhere_but_no_methods_of_tensors(tmp_path):
     module = load(f"{file(tmp_path, PARTS_OF_PARTS)}:Mine").module
     assert [use_of(module, name) for name in ("keys", "rest", "norm")] == ["elsewhere", "never", "never"]
+
+
+LOOPS = """class Mine(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.layers, self.experts, self.few = (nn.ModuleList([nn.Linear(dim, dim)]) for _ in range(3))
+        self.table = nn.Embedding(9, dim)
+
+    def forward(self, x, chosen):
+        maps = [self.table.weight.sum() if chosen is None else self.table(chosen)]
+        for layer in self.layers:
+            x = layer(x)
+            if chosen is not None:
+                maps.append(x)
+        for expert in self.experts:
+            if chosen.any():
+                x = expert(x)
+        for index, expert in enumerate(self.few):
+            if not (chosen == index).any():
+                continue
+            x = expert(x)
+        return x + self.table(chosen), maps
+"""
+
+
+def test_a_loop_uses_its_items_under_a_condition_only_where_it_calls_them_under_one(tmp_path):
+    module = load(f"{file(tmp_path, LOOPS)}:Mine").module
+    assert [use_of(module, name) for name in ("layers.0", "experts.0", "few.0", "table")] == [
+        "always",
+        "under a condition",
+        "under a condition",
+        "always",
+    ]
 
 
 def test_colors_stay_as_they_are_where_a_model_is_made_small(tmp_path):

@@ -295,6 +295,13 @@ def test_masks_that_hide_only_together_are_given_together(tmp_path):
     assert {keys.parameter, beside.parameter} == {"q_mask", "kv_mask"}
 
 
+def test_a_mask_that_nothing_reads_hides_beside_none_that_hides_alone(tmp_path):
+    parameter = "tgt_mask=None, tgt_key_padding_mask=None"
+    convention = asked(tmp_path, attention("if tgt_mask is not None: s = s + tgt_mask * -1e9", parameter=parameter))
+    assert {mask.parameter for mask in convention.masks if mask.obeyed} == {"tgt_mask"}
+    assert convention.pair_mask is not None
+
+
 class KeepsAndBlocks(nn.Module):
     """Attention with two masks that must be given: what is real is kept by one, what is later blocked by the other."""
 

@@ -19,6 +19,7 @@ from attnlab.core.errors import AttnlabError, ModuleError
 from attnlab.doctor.examination import Examination, accepted_by
 from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.position_claims import names_position
+from attnlab.doctor.measures.linear_pairs import widened_for_nothing
 from attnlab.doctor.measures.more_of_one import of_more
 from attnlab.doctor.measures.norms import norms_of, unused_norms
 from attnlab.doctor.measures.participation import (
@@ -80,7 +81,7 @@ TEXTS: Mapping[str, FindingText] = {
     ),
     "unread": FindingText(
         "warning",
-        "`{name}` is asked for and handed on, and nothing reads it.",
+        "`{name}` is asked for, and nothing reads it.",
         "drop the argument, or give it a default where an interface asks for it",
         nature="set-up",
     ),
@@ -101,6 +102,12 @@ TEXTS: Mapping[str, FindingText] = {
         "{names}: learn nothing, as a softmax over an axis of one number gives 1 whatever that number is.",
         "normalize over the positions: `softmax(dim=1)` on scores (batch, length, 1)",
         "Bahdanau 2015, arXiv:1409.0473, section 3.1: the weights of an output are a softmax over all positions",
+    ),
+    "one map": FindingText(
+        "warning",
+        "'{first}' and '{second}' are together one linear map: nothing bends what is handed from one to the other.",
+        "put a non-linearity between them, {second}(gelu({first}(x))); two linear layers in a row do what one does",
+        "Vaswani 2017, arXiv:1706.03762, equation 2: a feed-forward has a ReLU between its linear layers",
     ),
     "pattern": FindingText(
         "warning",
@@ -217,6 +224,9 @@ def _not_alive(exam: Examination) -> Iterator[Finding]:
         yield from _silent_rows(exam, seen)
     if not silent and not shared:
         yield from _cut_input(exam)
+    for first, second, widths in itertools.islice(widened_for_nothing(exam.eval_module, exam.usual_tape), 1):
+        evidence = f"widths {' -> '.join(map(str, widths))}: a matrix of {widths[0]} by {widths[2]} gives the same"
+        yield TEXTS["one map"].finding(ID, evidence, {"first": first, "second": second})
 
 
 # What PyTorch does not see, and what is not looked at
@@ -248,13 +258,15 @@ def _unused_memory(exam: Examination) -> Iterator[Finding]:
     given = [one for one in exam.convention.arguments if not one.parameter.startswith("_")]
     memory = [one for one in given if one.source in OTHER_MEMORIES]
     inputs = [one for one in given if one.source == "x" and not exam.convention.of_loss]  # else a target among them
-    read = names_read(exam.patient.module)  # others may be there for the interface's sake
-    for asked in [memory, *([one] for one in inputs if len(inputs) > 1 and one.parameter in read)]:
+    read = names_read(exam.patient.module)
+    several = sum(one.parameter in read for one in inputs) > 1  # of one alone others are there for the interface's sake
+    for asked in [memory, *([one] for one in inputs if len(inputs) > 1 and (several or one.parameter in read))]:
         change = influence_beside(exam, asked) if asked else math.inf
         if change <= exam.tolerance:
             name = asked[0].parameter
             evidence = f"{2 * MEMORIES} calls with other numbers in it: results change by {change:.2g} of their size"
             unread = all(is_handed_on_unread(exam.patient.module, one.parameter) for one in asked)
+            unread |= asked is not memory and name not in read
             finding = TEXTS["unread" if unread else "memory"].finding(ID, evidence, {"name": name or "the memory"})
             words = said_unused(exam.patient.said, exam.patient.text, (name, "memory", "context"))
             yield from accepted_by([finding], words)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from torch import nn
 
+from attnlab.core.constructors import named, signature_of
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import BATCH, Examination, wake
 from attnlab.doctor.findings import Finding, FindingText
@@ -15,8 +17,9 @@ from attnlab.doctor.influence.differences import deviation
 from attnlab.doctor.influence.steady import call_seeded
 from attnlab.doctor.measures.memory import remembered
 from attnlab.doctor.measures.traces import left_behind
-from attnlab.strangers.loading.mentions import SWITCHED, only_copied, use_of
+from attnlab.strangers.loading.mentions import SWITCHED, handed_to, only_copied, use_of
 from attnlab.strangers.patient import in_mode
+from attnlab.strangers.said.source import source_of
 
 ID = "determinism"
 _RATE = 0.5  # of dropout, given to the constructor where the usual one is 0
@@ -104,8 +107,13 @@ def _random_in_evaluation(exam: Examination) -> Iterator[Finding]:
     x = exam.inputs()
     outputs = [call_seeded(exam, exam.fresh(), x, seed) for seed in (1, 2, 1)]
     apart, again = (deviation(outputs[0], other) for other in outputs[1:])
+    rate = ""
+    if not (apart or again) and (other := exam.another(_rates(exam))) is not None:  # the usual rate may be 0
+        with contextlib.suppress(ModuleError):
+            apart, rate = deviation(*(call_seeded(exam, other, x, seed) for seed in (1, 2))), f", dropout {_RATE}"
     if apart or again:
-        evidence = f"outputs differ by {max(apart, again):.2g} of the largest output (length {exam.convention.length})"
+        evidence = f"outputs differ by {max(apart, again):.2g} of the largest output"
+        evidence += f" (length {exam.convention.length}{rate})"
         random = (event for event in exam.usual_tape.events if any(one in event.call for one in _RANDOM_OPERATIONS))
         first = None if again else next(random, None)
         # numbers for each sample are noise that somebody wants; others are weights
@@ -140,13 +148,26 @@ def _dropout_acts(exam: Examination) -> Iterator[Finding]:
         yield TEXTS["idle dropout"].finding(ID, evidence, {"names": _quoted(idle)})
 
 
+def _rates(exam: Examination) -> dict[str, float]:
+    """Another rate for every argument of the constructor that is one, by its name or by what it is handed to."""
+    factory = type(exam.patient.module)
+    names = [
+        name for name in signature_of(factory) if name in named("dropout", [name]) or _is_dropped_by(factory, name)
+    ]
+    return dict.fromkeys(names or ["dropout"], _RATE)
+
+
+def _is_dropped_by(factory: type, name: str) -> bool:
+    return any("dropout" in f"{called} {place}".lower() for called, place in handed_to(name, source_of(factory)))
+
+
 def _asking_for_dropout(exam: Examination) -> tuple[str, nn.Module | None]:
     """Who asks for dropout and a copy in training mode; where nobody does, one that was built to ask for it."""
     said = [f"`{name}`: p={part.p}" for name, part in _dropouts(exam.patient.module)]
     said += [f"{name}={value}" for name, value in exam.patient.arguments.items() if _is_rate(name, value)]
     if said:
         return said[0], exam.copy(train=True)
-    other = exam.another({"dropout": _RATE})
+    other = exam.another(_rates(exam))
     return f"dropout={_RATE}", None if other is None or not _asks_for_rate(other) else in_mode(other, train=True)
 
 

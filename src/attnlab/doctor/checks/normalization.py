@@ -115,6 +115,12 @@ def _of_softmax(exam: Examination, tape: Tape, dependence: Dependence, attention
             "The scores go through two softmaxes, so the weights are nearly uniform.",
             "remove one softmax; the second one gets numbers between 0 and 1 and can no longer prefer any key",
         )
+    if course.squeezed:
+        return _error(
+            attention,
+            "Scores stay within 1 of each other however large queries and keys are, so the weights are nearly uniform.",
+            "take out what squeezes the scores before the softmax (a clamp, a sigmoid), or multiply behind it",
+        )
     said = bool(_DISTRIBUTION.search(exam.patient.text))
     return _sums_wrong(attention, course, said=said)
 

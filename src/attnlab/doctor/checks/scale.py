@@ -248,12 +248,12 @@ def _reading(exam: Examination, logits: LogitSize, *, grows: bool) -> tuple[str,
 def _kind(exam: Examination, logits: LogitSize) -> str:
     """Which wrong factor explains the size of the logits."""
     d_head = logits.d_head
-    width = exam.convention.d_in or d_head * logits.n_heads
+    widths = {d_head * logits.n_heads, exam.convention.d_in or d_head * logits.n_heads}  # queries may be wider than x
     candidates = {
         "missing": d_head**0.5,
         "doubled": d_head**-0.5,
         "inverted": d_head,
-        "width": (d_head / width) ** 0.5,
+        "width": min(((d_head / one) ** 0.5 for one in widths), key=lambda one: abs(math.log(logits.relative / one))),
         "length": (d_head / exam.convention.length) ** 0.5,
     }
     near = {kind: abs(math.log(logits.relative / factor)) for kind, factor in candidates.items()}

@@ -23,7 +23,7 @@ from attnlab.core.constructors import glossary_word, is_required, signature_of
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.strangers.calling.convention import elements
-from attnlab.strangers.calling.masking import SHAPES, Masking
+from attnlab.strangers.calling.masking import Masking
 from attnlab.strangers.calling.roles import role_of
 from attnlab.strangers.calling.widths import size_named
 from attnlab.strangers.loading.sizes import pieces_of
@@ -39,6 +39,9 @@ _OF_BATCH = frozenset({"batch", "bsz", "bs", "b"})
 _KEPT_WORDS = ("cache", "past", "present", "kv", "state")
 
 
+Key = int | str | None | tuple[int | str | None, ...]
+
+
 @dataclass(frozen=True)
 @final
 class CacheProtocol:
@@ -46,8 +49,9 @@ class CacheProtocol:
 
     parameter: str | None  # the argument that takes it; None: the module keeps it
     start: Callable[[], Any]  # makes what the first step is given
-    returned: int | str | None
-    """Key of the element of what is returned that holds it; None: what was given is filled, or it is kept inside."""
+    returned: Key
+    """Key of the element of what is returned that holds it, or of each piece; None: what was given is filled, or it is
+    kept inside."""
     masked: bool  # whether steps are given slices of the masks of the whole call; else none
     asked: bool = True  # whether a step of one position, which has no later one beside it, is asked to be causal too
 
@@ -106,7 +110,7 @@ class CachedDecoding:
         classes = dict.fromkeys([*_annotated(module, self.cache), *_asked_alike(module, self.cache)])
         return [_nothing, *(_constructor(one, self.exam.patient, self.whole) for one in classes), dict, list]
 
-    def _keys_returned(self, start: Callable[[], Any]) -> list[int | str | None]:
+    def _keys_returned(self, start: Callable[[], Any]) -> list[Key]:
         """Where the cache could be in what a first step returns; None last: what was given was filled."""
         if self.cache is None:
             return [None]
@@ -119,7 +123,7 @@ class CachedDecoding:
         found = elements(player.returned)
         others = [key for key, value in found.items() if not _is(value, player.output_of(found)) and _holds(value)]
         others.sort(key=lambda key: (not _is_named(key), isinstance(found[key], Tensor)))
-        return [*others, *([None] if _is_filled(given) else [])]
+        return [*others, *([tuple(others)] if len(others) > 1 else []), *([None] if _is_filled(given) else [])]
 
     def decode(self, protocol: CacheProtocol, steps: Sequence[int]) -> Tensor:
         """The outputs of all steps, one after the other.
@@ -145,7 +149,7 @@ class CachedDecoding:
         for size in steps:
             outputs.append(self._step(player, slice(done, done + size), cache, protocol))
             if protocol.returned is not None:
-                cache = elements(player.returned).get(protocol.returned)
+                cache = _held(elements(player.returned), protocol.returned)
             done += size
         return torch.cat(outputs, 1)
 
@@ -223,9 +227,9 @@ def _part(value: Any, at: slice, length: int, mask: Masking | None) -> Any:
     so_far = slice(0, at.stop)
     if mask is None:
         return _cut(value, axes[0], at)
-    if mask.shape in SHAPES:
-        return _cut(_cut(value, value.dim() - 2, at), value.dim() - 1, so_far)
-    return _cut(value, axes[0], so_far)
+    if len(axes) > 1:
+        value = _cut(value, axes[-2], at)
+    return _cut(value, axes[-1], so_far)
 
 
 def _cut(value: Tensor, axis: int, at: slice) -> Tensor:
@@ -288,6 +292,11 @@ def _sizes_of_cache(cache: type, patient: Patient, whole: Tensor) -> dict[str, A
         elif is_required(one):
             found[name] = size_named(word, patient) or size_named(word.replace("n_kv_", "n_"), patient)
     return found
+
+
+def _held(found: Mapping[Any, Any], key: Key) -> Any:
+    """What is returned under a key, or the pieces under several."""
+    return tuple(found.get(one) for one in key) if isinstance(key, tuple) else found.get(key)
 
 
 def _is(one: Any, other: Any) -> bool:

@@ -16,6 +16,8 @@ from attnlab.inspection.tape.tape import Event, Tape
 from attnlab.inspection.tape.tracing import NORMALIZERS, back_to
 
 _RANDOM = frozenset({"bernoulli", "bernoulli_", "native_dropout", "rand", "rand_like", "randn_like"})
+_MANY = 1e4  # times the products of queries and keys
+_MASKED = 100.0  # below the largest score: what is masked
 _NEGLIGIBLE = 1e-4  # what is added to a divisor to keep it from zero, at most
 
 
@@ -26,6 +28,7 @@ class AfterSoftmax:
 
     logarithm: bool  # whether they are the output of a log-softmax, no exponential after it
     repeated: bool  # whether a softmax got what another softmax gave
+    squeezed: bool  # whether it gets numbers within 1 of each other, however large products of queries and keys become
     meant_otherwise: bool
     """Whether something learned, or computed from the input, or random, changes them after the softmax, or the softmax
     itself has more terms than there are keys."""
@@ -49,6 +52,7 @@ def course_of(tape: Tape, dependence: Dependence, attention: TapedAttention) -> 
     return AfterSoftmax(
         logarithm=tape.events[last].call == "_log_softmax" and not any(event.call == "exp" for event in final),
         repeated=_repeated(tape, events),
+        squeezed=_squeezed(tape, dependence, attention),
         meant_otherwise=learned or random or own_mask or more,
         masked=any(value.mask for _, value in foreign),
         thinned=own_mask and not (learned or random or more),
@@ -68,6 +72,24 @@ def _repeated(tape: Tape, softmaxes: list[int]) -> bool:
     return any(
         before in back_to(tape, (after, 0), stop=set()) and _reaches(tape, before, after) for before, after in pairs
     )
+
+
+def _squeezed(tape: Tape, dependence: Dependence, attention: TapedAttention) -> bool:
+    """Whether scores that are not masked stay within 1 of each other where all products are many times as large.
+
+    Not where something learned meets them behind the products, which can make more of them.
+    """
+    operand, places = attention.sources.pairing.scores, attention.sources.pairing.score_places
+    if attention.products_index is None or operand is None or places is None:
+        return False
+    passed = [tape.events[index] for index in back_to(tape, operand, stop={attention.products_index})]
+    passed = [event for event in passed if event.index != attention.products_index]
+    if any(dependence.is_learned(event, number) for event in passed for number in range(len(event.inputs))):
+        return False
+    larger = replay(tape, {attention.products_index: lambda products: _MANY * products}, until=operand[0])
+    usual, moved = (events[operand[0]].inputs[operand[1]].flatten()[places] for events in (tape.events, larger))
+    moved = moved[usual > usual.max() - _MASKED]
+    return bool(moved.numel()) and bool(0 < moved.max() - moved.min() <= 1 + _NEGLIGIBLE)
 
 
 def _reaches(tape: Tape, before: int, after: int) -> bool:

@@ -102,7 +102,8 @@ def _is_asked(exam: Examination, found: TracedBlock) -> bool:
     if _claims(exam):
         return True
     recurrent = any(isinstance(part, nn.RNNBase) for part in found.module.modules())  # whose state carries on
-    is_part = recurrent or _FEEDFORWARD.search(type(found.module).__name__) is not None or not _mixes(found)
+    mixes = _mixes(found, exam.convention.d_in)
+    is_part = recurrent or _FEEDFORWARD.search(type(found.module).__name__) is not None or not mixes
     if exam.convention.kind == "block" and has_feedforward(found.tape) and not is_part:
         return True
     return _adds_below_a_bend(found)
@@ -232,12 +233,12 @@ def _between_matrices(tape: Tape, index: int) -> bool:
     return of_weights(tape.ancestors(index)) and of_weights(tape.descendants(index))
 
 
-def _mixes(block: TracedBlock) -> bool:
-    """Whether an output depends on more than the input at its own place."""
-    if block.start.dim() != 3:
+def _mixes(block: TracedBlock, d_in: int = 0) -> bool:
+    """Whether an output depends on more than the input at its own place, of a sequence or an image of that width."""
+    if block.start.dim() != 3 and (block.start.dim() != 4 or block.start.shape[-1] != d_in):
         return False
-    moved = block.start.clone()
-    moved[0, 0] += torch.linspace(-1, 1, moved.shape[-1]).to(moved)
+    moved, place = block.start.clone(), (0,) * (block.start.dim() - 1)
+    moved[place] += torch.linspace(-1, 1, moved.shape[-1]).to(moved)
     difference = (block.output_for(moved) - block.output_for(block.start)).abs().amax(-1)
-    difference[0, 0] = 0.0
+    difference[place] = 0.0
     return bool((difference > 0).any())

@@ -195,7 +195,7 @@ def _learned_together(
     Others over pairs that hide alone are given as boolean ones, hide beside it too, and stand among what is learned.
     """
     masks = [one for one in parameters if one.role in ("mask", "key mask")]
-    hiding_alone = {mask.parameter: mask.over for mask in alone if mask.obeyed}
+    hiding_alone = {mask.parameter: mask.over for mask in reversed(alone) if mask.obeyed}  # over pairs before keys
     silent = [one for one in masks if len(masks) > 1 and one.name not in hiding_alone]
     for one, encoding, of_keys in itertools.product(silent, _WITHOUT_SUMS[:2], KEY_SHAPES):
         shapes = {"pairs": "(q_len, k_len)", "keys": of_keys}
@@ -204,13 +204,19 @@ def _learned_together(
         together = replace(convention, masks=tuple(others))
         hiding = Hiding(trial, together)
         found = _learn(hiding, one, None) if trial.runs(together) else []
-        if not any(mask.obeyed for mask in found):
+        if not any(mask.obeyed for mask in found) or _any_hides(Hiding(trial, convention), others, "keys"):
             continue
         pairs = [other for other in others if other.over == "pairs"]
         beside = Hiding(trial, hiding.told(replace(found[0], required=True)))
-        if all((left := beside.left(other)) is not None and left < _OBEYED for other in pairs):
+        if all(_any_hides(beside, [other], "pairs") for other in pairs):
             return together, [*(replace(mask, required=mask.required or bool(pairs)) for mask in found), *pairs]
     return None
+
+
+def _any_hides(hiding: Hiding, masks: Sequence[Masking], over: str) -> bool:
+    """Whether one of some masks over keys, or pairs, hides what it is to hide."""
+    lefts = (hiding.left(mask) for mask in masks if mask.over == over)
+    return any(left is not None and left < _OBEYED for left in lefts)
 
 
 def _best(learned: Sequence[Masking], over: str, of_keys: set[str]) -> list[Masking]:

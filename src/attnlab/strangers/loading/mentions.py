@@ -8,7 +8,7 @@ import inspect
 import itertools
 import sys
 import textwrap
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -21,6 +21,9 @@ from attnlab.strangers.said.source import nodes_of
 Use = Literal["never", "always", "under a condition", "under a setting", "elsewhere", "unknown"]
 """A setting is an attribute of the module itself, a condition depends on more."""
 
+Wanted = Callable[[ast.AST], bool]
+"""Whether a node is what is looked for."""
+
 Setting = Literal["tensor", "list", "container", "object", "count", "switch", "size"]
 """What a constructor's argument is by what the class does with it: a tensor, what is gone through, what is looked up
 in, what has parts, a number of times, what is only asked, or a number."""
@@ -31,6 +34,7 @@ SWITCHED: frozenset[Use] = frozenset({"under a condition", "elsewhere", "under a
 _CONSTANT_NAMES = frozenset({"self", "torch", "F", "nn", "math", "len", "isinstance", "hasattr", "getattr", "True"})
 """Names in a condition that say nothing about the call."""
 
+_LEAVES = (ast.Return, ast.Continue, ast.Break)
 _OF_TENSORS = frozenset(["shape", "size", "dim", "dtype", "device", "requires_grad", "data", "clone", "detach", "to"])
 _OF_WORDS = frozenset(["upper", "lower", "casefold", "strip"])
 _GO_THROUGH = frozenset(["len", "enumerate", "zip", "list", "tuple", "sum", "max", "ModuleList"])
@@ -95,6 +99,14 @@ def tables_asked(name: str, source: str) -> Iterator[str]:
     """Yield the names of what code looks a setting up in, as ``NORMS[kind]`` and ``NORMS[config.kind]`` do."""
     asked = (node for node in nodes_of(source) if isinstance(node, ast.Subscript))
     yield from (one.value.id for one in asked if isinstance(one.value, ast.Name) and _is_named(one.slice, name))
+
+
+def divides(name: str, source: str) -> bool:
+    """Whether code divides a whole number by a setting, as ``width // head_size`` does."""
+    nodes = nodes_of(source)
+    return any(
+        isinstance(one, ast.BinOp) and isinstance(one.op, ast.FloorDiv) and _is_named(one.right, name) for one in nodes
+    )
 
 
 def handed_to(name: str, source: str) -> Iterator[tuple[str, int | str]]:
@@ -174,16 +186,23 @@ def _own_use(owner: nn.Module, name: str) -> Use:
     methods = _methods(type(owner))
     if methods is None or _is_dynamic(methods):
         return "unknown"
-    reached = _reached(methods)
-    inside = {
-        one for place, use in reached.items() for each in methods[place] for one in _walk(each.body, name, use=use)
-    }
+    reached, is_read = _reached(methods), _read(name)
+    bodies = [(each.body, use) for place, use in reached.items() for each in methods[place]]
+    inside = {one for body, use in bodies for one in _walk(body, is_read, use=use)}
+    if "always" in inside:
+        called = (
+            _walk(body, lambda node: isinstance(node, ast.Call) and is_read(node.func), use=use) for body, use in bodies
+        )
+        if "always" in itertools.chain.from_iterable(called):
+            return "always"
     order: tuple[Use, ...] = ("under a condition", "always", "under a setting")
     first = next((use for use in order if use in inside), None)
     if first is not None:
         return first
     others = (each for place, same in methods.items() if place != "__init__" for each in same)
-    elsewhere = any(True for each in others for _ in _walk(each.body, name)) or name in _read_of_others(type(owner))
+    elsewhere = any(True for each in others for _ in _walk(each.body, _read(name))) or name in _read_of_others(
+        type(owner)
+    )
     return "elsewhere" if elsewhere else "never"
 
 
@@ -254,7 +273,7 @@ def _reached(methods: dict[str, list[ast.FunctionDef]]) -> dict[str, Use]:
         if place in methods and (place not in reached or rank.index(use) > rank.index(reached[place])):
             reached[place] = use
             inside = itertools.product(methods[place], methods)
-            waiting += [(other, one) for each, other in inside for one in _walk(each.body, other, use=use)]
+            waiting += [(other, one) for each, other in inside for one in _walk(each.body, _read(other), use=use)]
     return reached
 
 
@@ -262,37 +281,53 @@ def _is_own(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
-def _walk(body: list[ast.stmt], name: str, *, use: Use = "always") -> Iterator[Use]:
-    """The uses of an attribute in statements; what follows a return under a condition is under that condition too."""
+def _walk(body: list[ast.stmt], wanted: Wanted, *, use: Use = "always") -> Iterator[Use]:
+    """The uses of something in statements; what follows one that may leave them is under its condition too."""
     for statement in body:
-        yield from _visit(statement, name, use=use)
-        if isinstance(statement, ast.If) and any(isinstance(node, ast.Return) for node in statement.body):
+        yield from _visit(statement, wanted, use=use)
+        if isinstance(statement, ast.If) and any(isinstance(node, _LEAVES) for node in statement.body):
             use = _under(statement.test, use)
 
 
-def _visit(node: ast.AST, name: str, *, use: Use) -> Iterator[Use]:
+def _visit(node: ast.AST, wanted: Wanted, *, use: Use) -> Iterator[Use]:
     """The uses inside one node."""
-    if _is_own(node) and isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Load):
+    if wanted(node):
         yield use
-    if isinstance(node, ast.If):
-        yield from _visit(node.test, name, use=use)
-        yield from _walk(node.body, name, use=_under(node.test, use))
-        yield from _walk(node.orelse, name, use=_under(node.test, use))
-        return
-    if isinstance(node, ast.IfExp):
-        use = _under(node.test, use)
-    if isinstance(node, ast.For) and _chooses(node):
-        use = "under a condition"  # experts that may get no token
+    match node:
+        case ast.If():
+            yield from _visit(node.test, wanted, use=use)
+            yield from _walk(node.body, wanted, use=_under(node.test, use))
+            yield from _walk(node.orelse, wanted, use=_under(node.test, use))
+            return
+        case ast.For():
+            yield from _visit(node.iter, wanted, use=_of_items(node, use))
+            yield from _walk([*node.body, *node.orelse], wanted, use=use)
+            return
+        case ast.IfExp():
+            use = _under(node.test, use)
     for child in ast.iter_child_nodes(node):
-        yield from _visit(child, name, use=use)
+        yield from _visit(child, wanted, use=use)
 
 
-def _chooses(loop: ast.For) -> bool:
-    """Whether a loop decides for each of its items whether to use it, by more than its number."""
+def _of_items(loop: ast.For, use: Use) -> Use:
+    """How a loop uses what it goes through: experts that may get no token are called under a condition."""
     targets = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
-    tests = [one.test for statement in loop.body for one in ast.walk(statement) if isinstance(one, ast.If)]
-    names = {one.id for test in tests for one in ast.walk(test) if isinstance(one, ast.Name)}
-    return bool(names - targets - _CONSTANT_NAMES)
+
+    def is_called(node: ast.AST) -> bool:
+        called = node.func if isinstance(node, ast.Call) else None
+        while isinstance(called, ast.Attribute | ast.Subscript):
+            called = called.value
+        return isinstance(called, ast.Name) and called.id in targets
+
+    calls = set(_walk(loop.body, is_called, use=use)) or {use}
+    return use if use in calls else calls.pop()
+
+
+def _read(name: str) -> Wanted:
+    """Whether a node reads an attribute of the module itself."""
+    return lambda node: (
+        _is_own(node) and isinstance(node, ast.Attribute) and node.attr == name and isinstance(node.ctx, ast.Load)
+    )
 
 
 def _under(test: ast.expr, use: Use) -> Use:

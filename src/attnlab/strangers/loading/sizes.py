@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from attnlab.core.constructors import glossary_word, hints_of, is_required, named, signature_of
-from attnlab.strangers.loading.mentions import Setting, handed_on_as, setting_of
+from attnlab.strangers.loading.mentions import Setting, divides, handed_on_as, setting_of
 from attnlab.strangers.said.source import source_of
 
 D_MODEL = 64  # a usual width, small enough for milliseconds
@@ -172,6 +172,9 @@ def offered_for(factory: Callable[..., Any], given: Mapping[str, Any]) -> dict[s
     n_heads = n_heads if n_heads is not None else offered["n_heads"]
     offered["n_kv_heads"] = 2 if n_heads % 2 == 0 else 1
     offered |= dict.fromkeys((name for name in colors_of(wanted) if is_required(wanted[name])), 3)
+    if not named("n_heads", wanted):  # how many there are comes of their size
+        sizes = (name for name in named("d_head", wanted) if is_required(wanted[name]))
+        offered |= dict.fromkeys((name for name in sizes if divides(name, source_of(factory))), D_HEAD)
     open_names = [name for name, one in wanted.items() if is_required(one) and glossary_word(name) not in offered]
     others = {name: usual(name, hints.get(name)) for name in open_names if not is_module(hints.get(name))}
     others |= {name: size for name in others if (size := _size_handed_on(factory, name, offered)) is not None}
