@@ -354,6 +354,36 @@ class Cosines(Certain):
         return y @ functional.normalize(self.out.weight, dim=-1).T
 
 
+class Levelled(nn.Module):
+    """Answers to windows that are normalized first. x: (batch, length, d_in)."""
+
+    def __init__(self, d_in, n_classes=2):
+        super().__init__()
+        self.hidden, self.head = nn.Linear(d_in, 8), nn.Linear(8, n_classes)
+
+    def forward(self, x):
+        x = (x - x.mean(dim=1, keepdim=True)) / x.std(dim=1, keepdim=True)
+        return self.head(torch.tanh(self.hidden(x)).mean(dim=1))
+
+
+class Decaying(nn.Module):
+    """Convolutions around attention that make places smaller by hand in training. x: (batch, length, d_in)."""
+
+    def __init__(self, d_in, d_out, max_length, width=8):
+        super().__init__()
+        self.into, self.out = nn.Conv1d(d_in, width, 3, padding=1), nn.Conv1d(width, d_out, 1)
+        self.places = nn.Parameter(0.1 * torch.randn(max_length, width))
+        self.attend = nn.MultiheadAttention(width, 2, batch_first=True)
+
+    def forward(self, x):
+        if self.training:
+            with torch.no_grad():
+                self.places.mul_(0.9)
+        hidden = torch.relu(self.into(x.mT)).mT + self.places
+        hidden = torch.relu(self.attend(hidden, hidden, hidden)[0] + hidden)
+        return self.out(hidden.mT).mT
+
+
 class Positive(Certain):
     """Answers with logits that are never negative. x: (batch, length, d_in)."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import random
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -21,7 +23,8 @@ from attnlab.explain.causes.known import Known
 from attnlab.explain.causes.own_code import Examined, Exchangeable, examine, exchangeable
 from attnlab.explain.causes.removals import STILL
 from attnlab.explain.causes.signatures import SIGNATURES, measure
-from attnlab.explain.metrics import WrittenNumber
+from attnlab.explain.metrics import WrittenNumber, limits_of
+from attnlab.explain.stages.repeating import drawn
 from attnlab.explain.stages.suspecting import suspects
 from attnlab.explain.trials.effects import effects, mean_of, within_noise
 from attnlab.explain.trials.rates import tuned
@@ -91,6 +94,28 @@ def test_noise_is_what_further_runs_would_show():
     assert within_noise([runs], 1.25, 1) is True
     assert within_noise([runs], 1.25, 100) is False  # the mean of a hundred runs lies nearer
     assert within_noise([values(1.0)], 5.0, 1) is None
+
+
+def test_what_a_person_held_out_may_be_another_draw(tmp_path):
+    runs = values(0.5, 0.51, 0.49)
+    assert [within_noise([runs], 0.44, 1, draw=draw) for draw in (0.0, 0.08)] == [False, True]
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(200, 7, 1)))
+    np.save(tmp_path / "y.npy", np.arange(200) % 2)
+    task = {"name": "classify", "inputs": str(tmp_path / "x.npy"), "labels": str(tmp_path / "y.npy")}
+    right, found = Metric("val_accuracy", "fraction", "higher"), []
+    for more in ({}, {"validation": [task["inputs"], task["labels"]]}, {"split": "contiguous"}):
+        known = Known(Setup("mine", task | more, {"name": "encoder"}, {}), build_task(task | more))
+        found += [drawn(right, 0.8, known), drawn(Metric("val_loss", "nats", "lower"), 0.8, known)]
+    assert found == [pytest.approx(1.96 * math.sqrt(0.8 * 0.2 / 20)), 0.0, 0.0, 0.0, 0.0, 0.0]
+
+
+def test_the_mean_of_accuracies_lies_where_accuracies_can():
+    right, loss = Metric("val_accuracy", "fraction", "higher"), Metric("val_loss", "nats", "lower")
+    sure = mean_of(values(0.9, 1.0, 1.0), limits_of(right))
+    assert (sure.high, sure.low < 0.9) == (1.0, True)
+    assert mean_of(values(0.0, 0.1, 0.0), limits_of(loss)).low == 0.0
+    quantities = [Quantity(right, "mine", beside, 0.1, 0.0) for beside in (None, "its")]
+    assert [one.limits for one in quantities] == [(0.0, 1.0), (-1.0, 1.0)]
 
 
 def test_what_was_rounded_away_is_no_difference():
@@ -198,6 +223,7 @@ def test_known_effects_of_trained_weights_are_those_of_the_run(tmp_path):
         ("Faint", "inputs that drown", "entry_times"),
         ("Positive", "bounded answers", "unbounded"),
         ("Sums", "bounded answers", "unbounded"),
+        ("Decaying", "weights changed on the way", "kept"),
     ],
 )
 def test_what_is_removed_from_a_model_of_ones_own_is_no_longer_measured(name, cause, mending, tmp_path, texts):
@@ -222,6 +248,20 @@ def test_a_part_in_which_samples_meet_is_given_the_other_layout(texts):
     cause = next(one for one in candidates({"mine": known}) if one.name == "the batch read as time")
     assert cause.removed == "Across is given (length, batch, d_model)"
     assert cause.changes["mine"]["model"]["mending"] == {"swapped_in": "Across"}
+
+
+@pytest.mark.parametrize("name", ["Decaying", "Levelled"])
+def test_a_whole_model_is_measured_and_no_error_is_found_where_it_is_no_block(name, tmp_path):
+    task = copying(tmp_path)
+    if name == "Levelled":
+        np.save(tmp_path / "y.npy", np.arange(40) % 2)
+        task = {"name": "classify", "inputs": task["inputs"], "labels": str(tmp_path / "y.npy"), "batch": 8}
+    setup = Setup("mine", task, {"name": f"{OWN}:{name}"}, {"budget": {"steps": 40}})
+    assert measure(setup)["cut_off"] == 0.0
+    (examined,) = examine(setup)
+    assert {one["check"] for one in examined.errors} <= {
+        "norm-placement"
+    }  # no NaN at length 1, no skip that is missing
 
 
 def test_settings_that_are_not_the_default_are_each_removed():
@@ -357,12 +397,43 @@ def test_answers_that_training_cannot_make_larger_are_multiplied(tmp_path):
 @pytest.mark.parametrize(("factor", "small"), [(1.0, True), (5.0, False)])
 def test_answers_that_tell_nearly_all_are_not_too_small(factor, small):
     labels = torch.arange(20) % 2
-    task = SimpleNamespace(loss=lambda outputs, batch: functional.cross_entropy(outputs, batch.targets))
     model = torch.nn.Module()
     model.forward = lambda inputs: factor * inputs  # the right answers
     batch = Batch((functional.one_hot(labels, 2).float(),), labels)
     sign = next(one for one in SIGNATURES if one.name == "small answers")
-    assert bool(sign.of(signatures._sharper(model, task, batch))) == small
+    assert bool(sign.of(signatures._sharper(model, questions(labels), batch))) == small
+    by_heart = questions(1 - labels)  # where it is wrong of what is held out, it is sure enough
+    assert not sign.of(signatures._sharper(model, by_heart, batch))
+
+
+def questions(held_out):
+    """A task of right answers in training, and of some held-out ones."""
+    cross, given = functional.cross_entropy, functional.one_hot(torch.arange(len(held_out)) % 2, 2).float()
+    return SimpleNamespace(
+        loss=lambda outputs, batch: cross(outputs, batch.targets),
+        evaluate=lambda predict, part: {"val_loss": float(cross(predict(Batch((given,), held_out)), held_out))},
+        metrics=(Metric("val_loss", "nats", "lower"),),
+        parts=("validation",),
+    )
+
+
+@pytest.mark.parametrize(("name", "lost"), [("Levelled", True), ("Cosines", False)])
+def test_levels_that_a_model_loses_are_given_to_its_answers(name, lost, tmp_path):
+    task = copying(tmp_path)
+    np.save(tmp_path / "y.npy", (np.load(tmp_path / "x.npy").mean((1, 2)) > 0).astype(int))
+    task = {"name": "classify", "inputs": task["inputs"], "labels": str(tmp_path / "y.npy"), "batch": 8}
+    setup = Setup("mine", task, {"name": f"{OWN}:{name}"}, {"budget": {"steps": 40}})
+    known = Known(setup, build_task(task), measured=measure(setup))
+    found = [one for one in candidates({"mine": known}) if one.name == "lost levels"]
+    assert [one.changes["mine"]["model"]["mending"] for one in found] == [{"levels": True}] * lost
+    if lost:
+        (x,) = build_task(task).train_batch(0, 0).inputs
+        before, after = (build_model(one, build_task(task)) for one in (setup.model, found[0].changes["mine"]["model"]))
+        after.part.load_state_dict(before.state_dict())
+        torch.testing.assert_close(after(x), before(x))
+        torch.nn.init.ones_(after.levels.map.weight)
+        so_far = x.cumsum(1) / torch.arange(1, 8)[:, None]
+        torch.testing.assert_close(after(x) - before(x), (x + so_far).sum(-1).mean(1)[:, None].expand(-1, 2))
 
 
 def test_branches_that_training_left_closed_are_opened(tmp_path):
@@ -579,6 +650,11 @@ def test_what_helps_any_model_is_changed_by_what_is_said_of_it():
     setup = Setup("mine", SHAPES, said, {"lr": 1e-3, "budget": {"steps": 40}})
     found = {one.name: one.changes["mine"] for one in candidates({"mine": Known(setup, build_task(SHAPES))})}
     assert found["small batch"] == {"task": {"batch": 40}}
+    assert "a tiny batch" not in found
+    few = replace(setup, task={**SHAPES, "batch": 2})
+    fewer = {one.name: one.changes["mine"] for one in candidates({"mine": Known(few, build_task(few.task))})}
+    assert fewer["a tiny batch"] == {"task": {"batch": 32}}
+    assert "small batch" not in fewer
     assert found["small model"] == {"model": {"d_model": 32}}
     assert found["overfitting"] == {"training": {"budget": {"steps": 10}}}
     assert "short context" not in found  # the task has none
@@ -656,6 +732,19 @@ def test_items_of_training_are_held_out_in_place_of_files_where_they_are_no_copi
     files = {name: [str(tmp_path / f"{name}_{what}.npy") for what in "xy"] for name in ("here", "there")}
     task = {"name": "classify", "inputs": files["here"][0], "labels": files["here"][1], "validation": files["there"]}
     known = Known(Setup("mine", task, {"name": "encoder"}, {"budget": {"steps": 40}}), build_task(task))
+    found = {one.name: one.changes["mine"] for one in candidates({"mine": known})}
+    assert found.get("held-out items of another source") == ({"task": {"validation": 0.1}} if tried else None)
+
+
+@pytest.mark.parametrize(("copies", "tried"), [(1, True), (2, False)])
+def test_texts_of_training_are_held_out_in_place_of_files_where_they_are_no_copies(copies, tried, tmp_path):
+    draw = random.Random(0)
+    for name, letters in (("here", "abcdef "), ("there", "uvwxyz ")):
+        lines = [json.dumps({"text": "".join(draw.choices(letters, k=90))}) for _ in range(30)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines * copies))
+    files = {"text": str(tmp_path / "here.jsonl"), "validation": str(tmp_path / "there.jsonl")}
+    task = {"name": "lm", **files, "tokenizer": "characters", "context": 16}
+    known = Known(Setup("mine", task, {"name": "decoder"}, {"budget": {"steps": 40}}), build_task(task))
     found = {one.name: one.changes["mine"] for one in candidates({"mine": known})}
     assert found.get("held-out items of another source") == ({"task": {"validation": 0.1}} if tried else None)
 

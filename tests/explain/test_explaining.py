@@ -18,6 +18,7 @@ from attnlab.explain.causes.candidates import candidates
 from attnlab.explain.causes.own_code import Examined
 from attnlab.explain.explaining import explain
 from attnlab.explain.page import waterfall_rows, write_answer
+from attnlab.explain.possible import Impossible
 from attnlab.explain.stages import suspecting
 from attnlab.explain.trials.effects import Estimate
 from attnlab.explain.words import paragraph, what_next
@@ -135,7 +136,11 @@ def test_the_culprit_within_a_model_of_ones_own_is_named_first(culprit, said, tm
 def test_training_ends_early_where_the_case_says_so(said, tmp_path):
     training = {"lr": 1e-2, "budget": {"steps": 60}, "evaluate_every": 1, "early_stop": {"patience": 1}}
     answer = runs_alone(said(training=training), tmp_path / "case")
-    assert answer.start.mean > runs_alone(said(), tmp_path / "other").start.mean + 0.2
+    other = runs_alone(said(), tmp_path / "other")
+    assert answer.start.mean > other.start.mean + 0.2
+    assert "3 of 3 runs of 'mine' ended after" in paragraph(answer)
+    assert "of 60 steps: 'early_stop' ends them." in paragraph(answer)
+    assert not [alarm for alarm in other.alarms if "ended after" in alarm]
 
 
 def test_a_fault_that_no_check_knows_is_named_by_the_part_that_has_it(said, tmp_path):
@@ -195,7 +200,7 @@ def test_a_number_in_another_unit_is_read_so(read, name, said, tmp_path):
     answer, told = explained(case | {"saw": {"val_loss": read(loss["val_loss"])}, "expected": loss}, tmp_path / "read")
     assert answer.otherwise is not None, told
     assert (answer.otherwise.variant, answer.largest[:2]) == (name, (name, "set-up"))
-    assert f"It lies within the noise of {name}" in paragraph(answer)
+    assert f"outside their noise, and within that of {name}" in paragraph(answer)
     assert name in what_next(answer)
 
 
@@ -392,6 +397,41 @@ def test_a_cause_that_carries_more_than_there_was_to_explain_is_said_to(carried,
     assert f"{carried:.0%} of the distance" in paragraph(answer)
     assert ("more than there was to explain" in paragraph(answer)) == more
     assert ("runs end 0.4 beyond what was expected" in paragraph(answer)) == more
+
+
+def test_a_share_above_all_is_no_surplus_where_runs_lie_further_off_than_what_was_seen():
+    share = Share("too few steps", "set-up", "4 times as many steps", around(1.2))
+    seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 3.3, 2.3, 1.0, 5)
+    answer = Answer(*seen, start=around(3.5), noise=True, shares=(share,), end=around(2.3))
+    assert paragraph(answer).startswith("The set-up, too few steps, carries all of it.")
+    assert "100% of the 1.2 that runs lie off." in paragraph(answer)
+    less = replace(share, amount=around(0.72))
+    answer = replace(answer, shares=(less,), end=around(2.78))
+    assert paragraph(answer).startswith("The set-up, too few steps, carries most of it (60%).")
+    assert "+0.48 (40%) stay unexplained" in paragraph(answer)
+
+
+def test_what_makes_any_number_better_is_no_cause_of_a_distance_within_noise():
+    share = Share("own model", "own code", "a model of the lab", around(0.1))
+    seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 2.174, 2.166, 1.0, 5)
+    answer = Answer(*seen, start=around(2.175), noise=True, shares=(share,), end=around(2.07))
+    assert paragraph(answer).startswith("Noise carries all of it.")
+    assert "Without 'own model' (a model of the lab) any such number is better by 0.1 [0.09, 0.11]" in paragraph(answer)
+    assert replace(answer, expected=2.1).verdict == "own code"
+    few = replace(answer, seen=0.8, expected=0.9, shares=(), start=around(0.8), end=around(0.8))
+    assert [replace(few, draw=draw).verdict for draw in (0.0, 0.12)] == ["unexplained", "noise"]
+    assert [what_next(replace(few, draw=draw))[:9] for draw in (0.0, 0.12)] == ["Ask a sma", "Hold more"]
+
+
+def test_what_is_suspicious_about_data_stands_behind_what_carries_it_but_of_what_cannot_be():
+    share = Share("too few steps", "set-up", "4 times as many steps", around(1.0))
+    seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 3.3, 2.3, 1.0, 5)
+    told = {"start": around(3.3), "end": around(2.3), "noise": True, "alarms": ("its texts are few",)}
+    answer = Answer(*seen, shares=(share,), **told)
+    assert paragraph(answer).index("carries +1") < paragraph(answer).index("its texts are few.")
+    limit = Impossible("mine", "val_loss", 3.3, "the limit 'noise'", 3.4, "impossible")
+    text = paragraph(replace(answer, impossible=(limit,), variants=("mine",)))
+    assert text.index("its texts are few.") < text.index("carries +1")
 
 
 def test_a_share_is_the_same_where_the_answer_begins_and_where_the_cause_is_told():

@@ -24,12 +24,13 @@ from attnlab.explain.stages import suspecting
 from attnlab.explain.stages.pacing import Pacing
 from attnlab.explain.stages.removing import Removing
 from attnlab.explain.stages.repeating import with_all_seeds
-from attnlab.explain.trials.effects import Estimate, effects
+from attnlab.explain.trials.effects import Estimate, effects, mean_of
 from attnlab.explain.trials.measuring import Measuring
 from attnlab.explain.trials.setups import Runs, Setup
 from attnlab.explain.words import paragraph, what_next
 from attnlab.studies.run.executor import InProcess
 
+ANY = (-math.inf, math.inf)
 BASE = Setup("mine", {"name": "shapes"}, {"name": "cnn"}, {"lr": 1e-3, "budget": {"steps": 40}})
 LOSS = {"much": 1.0, "little": 1.97, "nothing": 2.0, "fails": math.nan}
 """By cause what is lost without it; 2.0 with all of them, and 1.0 is expected."""
@@ -42,7 +43,7 @@ class _Measured:
 
     def __init__(self) -> None:
         self.made: list[tuple[str, int]] = []
-        self.case = SimpleNamespace(quantity=SimpleNamespace(distance=1.0, expected=1.0))
+        self.case = SimpleNamespace(quantity=SimpleNamespace(distance=1.0, expected=1.0, limits=ANY))
         self.runs = SimpleNamespace(of=self._runs, are_made=lambda _, seeds: seeds == [0])
 
     @staticmethod
@@ -58,8 +59,20 @@ class _Measured:
         self.made += [(title, seed) for seed in found]
         return found
 
+    def mean(self, setups, seeds=None):
+        return mean_of(self.quantity(setups, seeds))
+
     def late(self, *_):
         return False
+
+
+@pytest.mark.parametrize(("carried", "tried"), [(0.8, False), (0.6, True)])
+def test_what_helps_any_model_is_tried_where_much_is_left_by_what_carries_most(carried, tried, monkeypatch):
+    monkeypatch.setitem(LOSS, "untuned", 2.0 - carried)
+    removing = Removing(_Measured(), {"mine": BASE}, None, lambda _: None)
+    removing.carry([Cause(name, "set-up", "gone", {"mine": {"task": {}}}) for name in ("untuned", "small batch")])
+    assert [share.name for share in removing.shares] == ["untuned"]
+    assert ("'small batch' (something else carries most)" in removing.not_tried) != tried
 
 
 def test_a_cause_that_changes_little_in_one_run_is_left_at_that():
@@ -333,6 +346,20 @@ def test_what_short_runs_name_is_removed_with_all_steps_where_time_is_left(said,
     assert (answer.fraction, [share.name for share in answer.shares], answer.entire) == (1.0, ["rate"], None)
     assert answer.without_effect == ("no warm-up", "nothing (in shortened runs)")
     assert answer.not_tried == ()
+
+
+@pytest.mark.parametrize(("nature", "more"), [("own code", ["frozen weights"]), ("set-up", [])])
+def test_what_is_measured_in_code_that_carries_most_is_removed_with_all_steps_too(nature, more):
+    share = Share("own model", nature, "another", Estimate(0.9, 0.8, 1.0, 3))
+    answer = Answer("case", "Why?", "loss", "nats", 2.0, 1.0, 0.3, 3, shares=(share,), start=mean_of({0: 2.0, 1: 2.0}))
+    answer = replace(answer, end=mean_of({0: 1.1, 1: 1.1}))
+    causes = [
+        Cause("own model", nature, "another", {}, "Net: a bug, or what it is made for"),
+        Cause("frozen weights", "known effect", "all are trained", {}, "half of them"),
+        Cause("post-norm", "known effect", "before", {}),
+        Cause("no warm-up", "set-up", "it rises", {}, "the gradient"),
+    ]
+    assert [one.name for one in explaining.worth_all_steps(answer, causes)] == ["own model", *more]
 
 
 @pytest.mark.parametrize(("made", "seeds"), [(("mine", "mine, rate removed"), 10), (("mine",), 5)])

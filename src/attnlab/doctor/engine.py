@@ -56,6 +56,7 @@ def doctor(
     causal: bool | None = None,
     layout: str | None = None,
     mask: str | None = None,
+    whole: bool = False,
     accept: Sequence[str] = (),
     depth: int = 6,
     text: str | Path | None = None,
@@ -75,6 +76,9 @@ def doctor(
         The axes of its input; None: what the class says, else batch first.
     mask : {"True = keep", "True = blocked"}, optional
         What True means in its masks; None: what the class says, else what calling it shows.
+    whole : bool
+        Whether it is a whole model that a task calls at its own length: what it is given need not reach its answers by
+        an identity path, and it need not run at other lengths.
     accept : sequence of str
         Ids of checks whose findings are meant: they are told as accepted, and mean nothing for the verdict.
     depth : int, default 6
@@ -107,7 +111,7 @@ def doctor(
     """
     if depth < 1:
         raise SpecError(f"depth must be at least 1; got {depth}")
-    declared = Declared(causal, layout, mask)
+    declared = Declared(causal, layout, mask, whole)
     _check_names(accept)
     _import_what_is_lazy()
     options = ExaminationOptions(depth=depth)

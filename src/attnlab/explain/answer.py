@@ -107,6 +107,8 @@ class Answer:
         The same with all of its steps, where runs were shortened and there was time for it.
     noise : bool or None
         Whether what was seen lies within the noise of runs with all steps; None where nothing says.
+    draw : float
+        How far another draw of what is held out would move the number; 0 where nothing is drawn, or nothing says.
     shares : tuple of Share
         What carries it.
     end : Estimate or None
@@ -171,6 +173,7 @@ class Answer:
     start: Estimate | None = None
     entire: Estimate | None = None
     noise: bool | None = None
+    draw: float = 0.0
     shares: tuple[Share, ...] = ()
     end: Estimate | None = None
     without_effect: tuple[str, ...] = ()
@@ -220,11 +223,28 @@ class Answer:
         return found if found * seen > 0 else 0.0
 
     @property
+    def whole(self) -> float:
+        """What parts are parts of: the distance, or what runs lie off, where what was seen is nearer than these."""
+        return self.distance if self.is_all_noise else self._farthest
+
+    @property
+    def _farthest(self) -> float:
+        off = 0.0 if self.usual is None else self.usual.mean - self.expected
+        return off if off * self.distance > self.distance**2 else self.distance
+
+    @property
     def is_all_noise(self) -> bool:
-        """Whether runs of the case cannot tell what was seen from what was expected, and no cause is decided."""
-        if self.usual is None or self.shares or not self.noise:
+        """Whether runs of the case cannot tell what was seen from what was expected, and no cause says more of it.
+
+        What is decided and makes the number far better than what was expected makes any number better, and tells
+        nothing of the distance.
+        """
+        explain = (one for one in self.shares if one.amount.mean * self.counts / self._farthest <= MOST)
+        if self.usual is None or any(explain) or not self.noise:
             return False
-        return self.usual.low <= self.expected <= self.usual.high
+        off = self.expected - self.usual.mean
+        end = self.usual.high if off > 0 else self.usual.low
+        return abs(off) <= math.hypot(end - self.usual.mean, self.draw)
 
     @property
     def comes_of_data(self) -> Allowed | None:
@@ -343,26 +363,26 @@ class Answer:
         of it.
         """
         sign = math.copysign(1.0, self.distance)
-        left, named = abs(self.distance), []
+        left, named = abs(self.whole), []
         for name, nature, amount in sorted(self.steps, key=lambda step: step[1] == "noise"):
             if nature not in {"unexplained", "beyond"}:
                 named.append((name, nature, sign * max(min(amount * sign, left), 0.0)))
             left -= amount * sign
         others = [step for step in named if step[1] in ("bug", "known effect")]
-        if any(abs(step[2]) >= CARRIES * abs(self.distance) for step in others):  # before what helps any model
+        if any(abs(step[2]) >= CARRIES * abs(self.whole) for step in others):  # before what helps any model
             named = [step for step in named if step[0] not in (*GAINS, TOO_FEW_STEPS)]
         most = max(named, key=lambda step: abs(step[2]), default=None)
-        return most if most and abs(most[2]) >= CARRIES * abs(self.distance) else None
+        return most if most and abs(most[2]) >= CARRIES * abs(self.whole) else None
 
     def carried(self, amount: Estimate) -> Estimate:
         """What a cause changes, positive where it carries a part of the distance: that of an accuracy is negative."""
         return -amount if self.distance < 0 else amount
 
     def part(self, amount: float) -> str:
-        """An amount as a part of the distance, in words; nothing where there is none."""
+        """An amount as a part of the whole, in words; nothing where there is none."""
         if not self.distance:
             return ""
-        part = amount / self.distance
+        part = amount / self.whole
         if abs(part) <= MOST:
             return f"{part:.0%}"
         return f"more than {MOST:.0%}" if part > 0 else ""

@@ -16,6 +16,7 @@ from attnlab.explain.metrics import (
     as_written,
     check_value,
     converted,
+    limits_of,
     metric_of,
     metrics_of,
     without_a_number,
@@ -89,6 +90,12 @@ class Quantity:
     def distance(self) -> float:
         """What is to be explained: seen minus expected."""
         return self.seen - self.expected
+
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Between which numbers it lies, whatever runs give."""
+        low, high = limits_of(self.metric)
+        return (low, high) if self.beside is None else (low - high, high - low)
 
     @property
     def worse_than_thought(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from attnlab.core.files import fingerprint, read_json, write_json
 from attnlab.core.machine import usable_cores
 from attnlab.explain.answer import Answer
 from attnlab.explain.case import Case, load_case, parse_case
-from attnlab.explain.causes.cause import Change
+from attnlab.explain.causes.cause import OWN, Cause, Change
 from attnlab.explain.causes.known import Known, setups_of
 from attnlab.explain.metrics import IN_TRAINING
 from attnlab.explain.possible import allowed
@@ -26,6 +26,7 @@ from attnlab.explain.stages.removing import Removing
 from attnlab.explain.stages.repeating import (
     Held,
     as_called,
+    ended_early,
     held,
     held_as_made,
     made_otherwise,
@@ -40,7 +41,6 @@ from attnlab.explain.stages.suspecting import (
     that_length_spares,
     that_work,
 )
-from attnlab.explain.trials.effects import mean_of
 from attnlab.explain.trials.measuring import Measuring
 from attnlab.explain.trials.setups import Runs, as_run
 from attnlab.studies.plan.plan import Plan, plan_study
@@ -178,12 +178,19 @@ def _answer(measuring: Measuring, plan: Plan, pacing: Pacing) -> Answer:
     carrying = _Carrying(before, plan, equal, tell)
     answer = carrying.answer(measuring, known, entire)
     # and with all steps after all, where what these told leaves time for it
-    worth = [one for one in suspected if one.name in answer.worth_all_steps]
+    worth = worth_all_steps(answer, suspected)
     if answer.start is None or not pacing.leaves_time_after(measuring, known, worth):
         return answer
     only = {*OF_LENGTH, *(one.name for one in worth or suspected)}
     again = carrying.answer(replace(measuring, fraction=1.0), known, entire, only)
     return again.after(answer)
+
+
+def worth_all_steps(answer: Answer, suspected: Sequence[Cause]) -> list[Cause]:
+    """Causes that seemed to carry something in shortened runs; before own code as a whole also those measured in it."""
+    own = answer.largest is not None and answer.largest[1] == OWN
+    measured = [one.name for one in suspected if own and one.evidence and one.nature in ("bug", "known effect")]
+    return [one for one in suspected if one.name in (*answer.worth_all_steps, *measured)]
 
 
 @final
@@ -209,8 +216,9 @@ class _Carrying:
         known, brought = know_after(measuring, known, tell)
         causes, of_length = that_length_spares(measuring, suspects(quantity, known, self.equal))
         causes = [one for one in causes if only is None or one.name in only]
-        start, unreached, cured = mean_of(measuring.quantity(setups_of(known, quantity.variants))), list[str](), []
-        made, no_time = made_otherwise(measuring, known, self.before.impossible, tell)
+        start, unreached, cured = measuring.mean(setups_of(known, quantity.variants)), list[str](), []
+        again_so = entire.noise is True  # then nothing but the case made it what it is
+        made, no_time = made_otherwise(measuring, known, () if again_so else self.before.impossible, tell)
         tuned_by = quantity.metric if quantity.metric.name in IN_TRAINING else self.plan.task.metrics[0]
         removing = Removing(measuring, setups_of(known, quantity.variants), tuned_by, tell)
         tell("what carries it?")
@@ -226,13 +234,14 @@ class _Carrying:
             start, entire = entire.found, replace(entire, found=None)
         return replace(
             _before_runs(case, self.before), fraction=measuring.fraction, seeds=len(measuring.seeds),
-            again=entire.again or again, start=start, entire=entire.found, noise=entire.noise,
+            again=entire.again or again, start=start, entire=entire.found, noise=entire.noise, draw=entire.draw,
             otherwise=entire.otherwise, shares=tuple(removing.shares),
-            end=mean_of(measuring.quantity(removing.ended)),
+            end=measuring.mean(removing.ended),
             without_effect=tuple(dict.fromkeys(removing.without_effect)),
             undecided=removing.undecided, nearest=removing.nearest,
             not_tried=tuple(dict.fromkeys([*of_length, *no_time, *unreached, *removing.not_tried])),
-            made=made, unmeasured=left, unshown=unshown, brought=brought, error=error,
+            alarms=(*self.before.alarms, *ended_early(measuring, known)), made=made,
+            unmeasured=left, unshown=unshown, brought=brought, error=error,
             cured=tuple((one.name, one.nature) for one in cured), raised=start is None and removing.raised,
         )  # fmt: skip
 

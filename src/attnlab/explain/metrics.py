@@ -129,6 +129,12 @@ def without_a_number(value: Any, metric: Metric, task: ReportedTask) -> Floor | 
     return next((one for kind in ("chance", "simple") for one in floors if one.kind == kind), None)
 
 
+def limits_of(metric: Metric) -> tuple[float, float]:
+    """Between which numbers every value of a metric lies."""
+    least = 0.0 if metric.unit == "fraction" or metric.better == "lower" else -math.inf
+    return least, 1.0 if metric.unit == "fraction" else math.inf
+
+
 def check_value(where: str, metric: Metric, value: Any) -> None:
     """Raise unless a value is one that the metric can have."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not math.isfinite(value):

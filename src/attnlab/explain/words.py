@@ -26,6 +26,11 @@ OF_THE_DATA = {
 """What to do about what the data carry, which no other model or recipe removes."""
 
 
+MORE_HELD_OUT = "Hold more out: of so few answers no number of seeds tells what was seen from what was expected."
+BY_PARTS = "Find what of it does that: put its parts into what stood in its place one at a time, and run each."
+"""What to do where few answers are noise by themselves, and where a person's own code carries most."""
+
+
 def paragraph(answer: Answer) -> str:
     """The answer to a case in plain words."""
     return " ".join(_sentences(answer))
@@ -35,13 +40,15 @@ def _sentences(answer: Answer) -> Iterator[str]:
     yield _headline(answer)
     asked = answer.variants if answer.otherwise else ()  # in another unit it says nothing of what was learned
     yield from (f"{one.words}." for one in answer.impossible if one.kind != "unlearned" or one.variant not in asked)
-    yield from (f"{alarm}." for alarm in answer.alarms)
+    at_once = answer.verdict == "cannot be"  # else what is suspicious stands behind what was measured
+    yield from (f"{alarm}." for alarm in answer.alarms if at_once)
     yield from _made(answer)
     yield from _again(answer)
     yield from (_share(answer, share) for share in answer.shares)
     if answer.comes_of_data and any(name == OF_DATA for name, _, _ in answer.steps):
         yield f"The number comes again, and its data are like that. {answer.comes_of_data.words}."
     yield from _bugs(answer)
+    yield from (f"{alarm}." for alarm in answer.alarms if not at_once)
     yield from _rest(answer)
 
 
@@ -81,7 +88,7 @@ def _of_largest(answer: Answer, name: str, nature: str, amount: float) -> str:
     named = name if name.startswith(nature) else f"{nature}, {name},"
     called = {"bug": f"A {named}", "known effect": f"A {named}", "set-up": f"The {named}", OWN: f"Your {name}"}
     alone = next((step for named, _, step in answer.steps if named == name), amount)
-    carried = min(1.0, alone / answer.distance)  # as it stands in the chart, beside whatever else
+    carried = min(1.0, alone / answer.whole)  # as it stands in the chart, beside whatever else
     most = f"{'most' if carried >= HALF else 'a part'} of it ({carried:.0%})" if carried < WHOLLY else "all of it"
     where = ""
     if not answer.comparable and any(share.name == name for share in answer.shares):
@@ -93,7 +100,7 @@ def _of_largest(answer: Answer, name: str, nature: str, amount: float) -> str:
 
 def _made(answer: Answer) -> Iterator[str]:
     """What other set-ups gave for numbers that cannot be, where they were made."""
-    if answer.made:
+    if answer.made and not answer.noise:  # what comes again needs no other set-up
         told = "; ".join(
             f"{one.variant}: {one.metric} {one.found.mean:.4g} (seen {one.seen:.4g})" for one in answer.made
         )
@@ -110,7 +117,7 @@ def _again(answer: Answer) -> Iterator[str]:
     also = ", and so does what was expected: these runs cannot tell one from the other" if answer.is_all_noise else ""
     meaning = {
         True: f"what was seen lies within their noise{also}",
-        False: "what was seen lies outside their noise: something differs that the case does not say",
+        False: f"what was seen lies outside their noise{_otherwise(answer)}",
         None: "which says nothing about their noise",
     }
     if answer.entire:
@@ -123,14 +130,19 @@ def _again(answer: Answer) -> Iterator[str]:
         return
     else:
         yield f"{found}: {meaning[answer.noise]}."
-    if answer.otherwise:
-        one = answer.otherwise
-        yield f"It lies within the noise of {one.variant}: {one.found.mean:.4g}{interval(one.found)}."
     others = [
         one for one in answer.again if one.within is False and f"{one.metric} of '{one.variant}'" != answer.quantity
     ]
     if others:
         yield f"Outside the noise of runs are also: {'; '.join(map(_other, others))}."
+
+
+def _otherwise(answer: Answer) -> str:
+    """What a number is within the noise of, where it is not within that of runs."""
+    if answer.otherwise is None:
+        return ": something differs that the case does not say"
+    found = answer.otherwise.found
+    return f", and within that of {answer.otherwise.variant}: {found.mean:.4g}{interval(found)}"
 
 
 def _how(answer: Answer) -> str:
@@ -145,11 +157,14 @@ def _other(one: Again) -> str:
 
 def _share(answer: Answer, share: Share) -> str:
     part, amount = answer.part(share.amount.mean * answer.counts), answer.carried(share.amount)
-    beyond = answer.counts * share.amount.mean / (answer.distance or 1.0) > 1
+    if answer.is_all_noise:
+        better = f"any such number is better by {amount.mean:.3g}{interval(amount)}, far more than there is to explain"
+        return f"Without '{share.name}' ({_how_removed(share)}) {better}."
+    beyond = answer.counts * share.amount.mean / (answer.whole or 1.0) > 1 + SMALL
     beyond = " and so more than there was to explain" if beyond else ""
     of_these = "" if answer.counts in (0.0, 1.0) else f" of the {_in_shortened(answer):.3g} in these runs"
     carries = f"carries {amount.mean:+.3g}{interval(amount)}{of_these}" + (
-        f", {part} of the distance{beyond}" if part else ""
+        f", {part} of {_whole(answer)}{beyond}" if part else ""
     )
     detail = f" ({share.detail})" if share.detail else ""
     last = answer.carried(share.last) if share.interacts and share.last else None
@@ -158,6 +173,11 @@ def _share(answer: Answer, share: Share) -> str:
     source = f" See {share.source}." if share.source else ""
     name = f"{share.name[0].upper()}{share.name[1:]}"
     return f"{name} ({share.nature}; {share.removed}{detail}) {carries}.{order}{why}{source}"
+
+
+def _whole(answer: Answer) -> str:
+    """What parts are parts of, in words."""
+    return "the distance" if answer.whole == answer.distance else f"the {abs(answer.whole):.3g} that runs lie off"
 
 
 def _in_shortened(answer: Answer) -> float:
@@ -205,7 +225,7 @@ def _rest(answer: Answer) -> Iterator[str]:
         yield f"'{name}' may carry {may.mean:+.3g}{interval(may)}, which {may.runs} runs do not decide."
     unexplained = {name: amount for name, nature, amount in answer.steps if nature == "unexplained"}
     off, left = unexplained.pop(NOT_IN_CASE, 0.0), sum(unexplained.values())
-    matters = SMALL * abs(answer.distance)
+    matters = SMALL * abs(answer.whole)
     noise = sum(amount for _, nature, amount in answer.steps if nature == "noise")
     if answer.shares and noise * math.copysign(1.0, answer.distance) > matters:
         yield f"{abs(noise):+.3g} ({answer.part(noise)}) are noise."
@@ -267,9 +287,11 @@ def _next_of_runs(answer: Answer, first: Share | None) -> str:
             f"Decide whether '{name}' carries it: --minutes {math.ceil(2 * answer.minutes)} gives time for more runs."
         )
     elif answer.verdict == "noise":
-        text = "Compare with more seeds: attnlab run adds them until a difference is decided."
+        few = answer.is_all_noise and answer.draw > abs(answer.distance)
+        text = MORE_HELD_OUT if few else "Compare with more seeds: attnlab run adds them until a difference is decided."
     elif first:
         text = f"Remove '{first.name}' ({_how_removed(first)}) and compare again, with three seeds and more."
+        text = BY_PARTS if first.nature == OWN else text
     elif answer.not_tried:
         text = f"Try what was not tried here: {'; '.join(answer.not_tried)}."
     else:
@@ -281,7 +303,8 @@ def _question_to_ask(answer: Answer) -> str:
     """What to ask where there is nothing to run."""
     if answer.nearest:
         return (
-            f"Ask how good an answer these data allow: nothing that was removed brings it near {answer.expected:.4g}."
+            f"Ask how good an answer these data allow: nothing that was removed brings it near {answer.expected:.4g}. "
+            "Answer some held-out items that it gets wrong yourself, and look whether what is wanted there is right."
         )
     return "Ask a smaller question: attnlab run with one part changed at a time."
 

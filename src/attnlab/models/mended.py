@@ -6,11 +6,30 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Self, final
 
+import torch
 from torch import Tensor, nn
 
 from attnlab.core.build import Spec
 from attnlab.nn.exchanged import put_in
 from attnlab.nn.mended import Mending
+
+
+@final
+class _Levels(nn.Module):
+    """Add what inputs hold, and have held on average so far, to answers; nothing of it at the start."""
+
+    def __init__(self, d_in: int, d_out: int) -> None:
+        super().__init__()
+        self.map = nn.Linear(2 * d_in, d_out)
+        nn.init.zeros_(self.map.weight)
+        nn.init.zeros_(self.map.bias)
+
+    def forward(self, x: Tensor, answers: Tensor) -> Tensor:
+        """The answers with it: at each position, or its mean where there is one for all."""
+        x = x.unsqueeze(-1) if x.ndim == 2 else x  # (batch, length, d_in)
+        so_far = x.cumsum(1) / torch.arange(1, x.shape[1] + 1, device=x.device)[:, None]
+        told = self.map(torch.cat((x, so_far), -1))  # (batch, length, d_out)
+        return answers + (told if answers.ndim == told.ndim else told.mean(1)).reshape(answers.shape)
 
 
 @final
@@ -54,6 +73,7 @@ class MendedModel(nn.Module):
         super().__init__()
         self.mending = Mending.of(mending)
         self.part = build_any_model(part, offered)
+        self.levels = _Levels(offered["d_in"], offered["d_out"]) if self.mending.levels else None
         put_in(self.part, slots or {})
         self.mending.start(self.part)
         within = [module for module in self.part.modules() if getattr(module, "batch_first", True) is False]
@@ -72,7 +92,8 @@ class MendedModel(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Tensor:
         """What the model gives without the fault."""
-        return self.mending.call(self.part, *inputs, training=self.training)
+        answers = self.mending.call(self.part, *inputs, training=self.training)
+        return answers if self.levels is None else self.levels(inputs[0], answers)
 
     def extra_repr(self) -> str:
         """What is changed, for printing."""

@@ -160,7 +160,9 @@ class ChangedCalls(TorchFunctionMode):
             return func(*args, **given)
         if func in DETACHING:
             return first
-        with torch.enable_grad():
+        with contextlib.suppress(RuntimeError), torch.enable_grad():
+            return func(*args, **given)
+        with torch.no_grad():  # a weight that is changed in place has no gradient of that
             return func(*args, **given)
 
     def _softmax(self, x: Tensor, dim: int | None = None, *rest: Any, **named: Any) -> Tensor:

@@ -63,12 +63,16 @@ class Mending:
         Whether it computes in training what it computes in evaluation; batch norms are left as they are.
     thawed : bool
         Whether every weight is trained: none is frozen or kept in a plain list, and gradients are cut off nowhere.
+    kept : bool
+        Whether weights are put back as they were where a call changes them (whole models).
     skips : bool
         Whether the input of every layer (`layers_of`) is added to its output.
     adds_times : float
         What every layer (`layers_of`) adds to its input is multiplied by.
     chained : bool
         Whether every layer but the first is given what the one before it gave, whatever the module gives it.
+    levels : bool
+        Whether what inputs hold, and have held on average, is added to the answers by a trained map (whole models).
     positions : bool
         Whether sines and cosines of positions are added where the input is taken in.
     logarithm : bool
@@ -106,9 +110,11 @@ class Mending:
     dropless: bool = False
     settled: bool = False
     thawed: bool = False
+    kept: bool = False
     skips: bool = False
     adds_times: float = 1.0
     chained: bool = False
+    levels: bool = False
     positions: bool = False
     logarithm: bool = False
     answers_times: float = 1.0
@@ -190,8 +196,12 @@ class Mending:
             following=self.scores_times != 1,
         )
         last = LastBounded() if self.unbounded else None
+        weights = list(module.parameters()) if self.kept and isinstance(module, nn.Module) else []
+        before = [weight.detach().clone() for weight in weights]
         with changes, last or contextlib.nullcontext():
             output = module(*inputs)
+        for weight, old in zip(weights, before, strict=True):
+            weight.data = old  # gradients are still those of what was computed with
         output = last.before(output) if last else output
         if self.answers_times != 1:
             output = self.answers_times * output

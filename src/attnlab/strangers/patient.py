@@ -40,6 +40,7 @@ class Declared:
     causal: bool | None = None  # whether a position is meant to see no later one
     layout: str | None = None  # a key of `LAYOUTS_DECLARED`
     mask: str | None = None  # a key of `MASKS_DECLARED`
+    whole: bool = False  # whether it is a whole model, called at its task's length: no layer or block
 
     def __post_init__(self) -> None:
         for name, value, known in (("layout", self.layout, LAYOUTS_DECLARED), ("mask", self.mask, MASKS_DECLARED)):

@@ -366,7 +366,7 @@ def _ordinary(exam: Examination) -> Iterator[_Trial]:
     """Yield calls that every user makes."""
     x = _inputs(exam)
     yield _Trial("no mask", x, {})
-    if exam.convention.any_length:
+    if exam.convention.any_length and not exam.patient.declared.whole:
         yield _Trial("length 1", x[:, :1].contiguous(), {})
     mask = exam.convention.key_mask
     if mask is None:

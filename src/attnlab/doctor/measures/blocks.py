@@ -90,7 +90,8 @@ def blocks(exam: Examination) -> Iterator[TracedBlock]:
     calls = _calls(exam)
     if not convention.pooled and convention.takes == "embeddings":
         found = _recorded("", exam.eval_module, calls.get("", ((), {})), f"this {convention.kind}")
-        if found is not None and convention.kind != "model" and _is_asked(exam, found):
+        whole = convention.kind == "model" or exam.patient.declared.whole
+        if found is not None and not whole and _is_asked(exam, found):
             yield found
             return
     if convention.kind != "layer":

@@ -12,6 +12,7 @@ Change = Mapping[str, Mapping[str, Any]]
 GAINS = ("small batch", "short context", "small model")
 """Causes without which nearly any model is better: tried last, and of no number that is too good or a difference."""
 TOO_FEW_STEPS, OVERFITTING = "too few steps", "overfitting"
+TINY_BATCH = "a tiny batch"
 ANOTHER_SOURCE = "held-out items of another source"
 MAKES_UP = (TOO_FEW_STEPS, "no warm-up", "no limit of gradients", "constant rate")
 """Causes whose removal makes up for others, as another rate does."""

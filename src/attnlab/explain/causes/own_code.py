@@ -125,7 +125,8 @@ def _examine(task_spec: Any, model: Mapping[str, Any]) -> list[dict[str, Any]]:
                 order = prepare(spec, {}, axis=place, offered=_offered_by(model, task))
             layout = _layout_of(build_model(spec, task)) if place == "model" else None  # around a mixer any may stand
             causal = task.causal or None  # where outputs may see all of the input, they need not
-            diagnosis = doctor(name, arguments=dict(order.arguments), causal=causal, layout=layout)
+            whole = place == "model"
+            diagnosis = doctor(name, arguments=dict(order.arguments), causal=causal, layout=layout, whole=whole)
             findings = [finding.to_json() for finding in diagnosis.findings]
             found[name] = Examined(name, place, diagnosis.verdict, findings)
         except AttnlabError as error:

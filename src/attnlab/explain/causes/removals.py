@@ -11,7 +11,7 @@ from typing import Any, final
 
 from attnlab.core.build import is_path, parse
 from attnlab.core.errors import SpecError
-from attnlab.explain.causes.cause import ANOTHER_SOURCE, OVERFITTING, TITLES, TOO_FEW_STEPS, Change, Nature
+from attnlab.explain.causes.cause import ANOTHER_SOURCE, OVERFITTING, TINY_BATCH, TITLES, TOO_FEW_STEPS, Change, Nature
 from attnlab.explain.causes.known import Known, exchanged, mended, with_attention
 from attnlab.explain.causes.own_code import forecasts, own_model, task_parameters
 from attnlab.explain.causes.signatures import FAINT, Measured
@@ -25,12 +25,15 @@ from attnlab.tasks.arrays.items import SUSPICIOUS_BESIDE, SUSPICIOUS_NEAR, SUSPI
 from attnlab.tasks.arrays.sequences import Sequences
 from attnlab.tasks.char_lm.char_lm import CharLM
 from attnlab.tasks.held_out import PREFIXES, SUSPICIOUS_OVERLAP
+from attnlab.tasks.lm.lm import LM
 from attnlab.tasks.translation.translation import Translation
 from attnlab.training.recipe.recipe import Recipe
 from attnlab.training.recipe.schedule import rate_factor
 
 MORE_STEPS = 4
 """How many times as many steps, where too few may be the cause."""
+TINY, USUAL_BATCH = 4, 32
+"""Items of a step up to which they are few for any gradient, or statistic of a batch, and how many are tried then."""
 MORE_ITEMS = 4
 """The same of the items of a step."""
 LONGER = 4
@@ -70,6 +73,7 @@ STARTED, USUAL = "a large start", "matrices of weights that start far above the 
 TWICE, LARGE, BOUNDED = "a softmax before the loss", "a large entry", "bounded answers"
 SMALL, CLOSED = "small answers", "closed branches"
 AS_THEY_ARE = "normalize: false"
+LOST, REWRITTEN = "lost levels", "weights changed on the way"
 DROWNED, OVER_POSITIONS, BESIDE = "inputs that drown", "norm over positions", "layers beside each other"
 STILL: Mapping[str, Callable[[Measured], bool]] = {
     TITLES["causality"]: lambda m: m.get("ahead", 0.0) > 0,
@@ -81,6 +85,7 @@ STILL: Mapping[str, Callable[[Measured], bool]] = {
     CUT_OFF: lambda m: m.get("cut_off", 0.0) > 0,
     TWICE: lambda m: m.get("probabilities", 0.0) > 0,
     STARTED: lambda m: m.get("far_above", 0.0) > 0,
+    REWRITTEN: lambda m: m.get("rewritten", 0.0) > 0,
     LARGE: lambda m: m.get("entry", 0.0) > LARGEST_ENTRY,
     DROWNED: lambda m: m.get("told", math.inf) < FAINT,
     BOUNDED: lambda m: m.get("beyond", 0.0) > 0,
@@ -245,10 +250,11 @@ def _same_source(one: Known) -> Change | None:
     """A part of the training items held out in place of other files, where no drawn part would be memory."""
     said = one.setup.task
     held = {part: SHARE for part in PREFIXES if isinstance(said.get(part), str | list)}
-    if not held or not isinstance(one.task, Classify | Sequences):
+    if not held or not isinstance(one.task, Classify | Sequences | LM):
         return None
     drawn = build_task({**said, **held})
-    return None if _clean(replace(one, task=drawn)) else {"task": held}
+    memory = any((share or 0) >= SUSPICIOUS_OVERLAP for share in getattr(drawn, "overlaps", {}).values())
+    return None if memory or _clean(replace(one, task=drawn)) else {"task": held}
 
 
 def _normalized(one: Known) -> Change | None:
@@ -310,9 +316,14 @@ def _task_said(one: Known, key: str) -> int | None:
     return value if isinstance(value, int) else None
 
 
+def _usual_batch(one: Known) -> Change | None:
+    few = 0 < (_task_said(one, "batch") or 0) <= TINY
+    return {"task": {"batch": USUAL_BATCH}} if few else None
+
+
 def _larger_batch(one: Known) -> Change | None:
     key = next((key for key in ("batch", "batch_tokens") if _task_said(one, key)), None)
-    return None if key is None else {"task": {key: MORE_ITEMS * (_task_said(one, key) or 1)}}
+    return None if key is None or _usual_batch(one) else {"task": {key: MORE_ITEMS * (_task_said(one, key) or 1)}}
 
 
 def _uncut(one: Known) -> Change | None:
@@ -382,6 +393,10 @@ REMOVALS: tuple[Removal, ...] = (
     Removal(FROZEN, "known effect", "all weights are trained", lambda one: _thawed(one, FROZEN), (FROZEN,)),
     Removal(CUT_OFF, "bug", "all weights are trained", lambda one: _thawed(one, CUT_OFF), (CUT_OFF,)),
     Removal(
+        REWRITTEN, "known effect", "what the model's own code changes of its weights is put back after each call",
+        _if_measured(REWRITTEN, "kept", whole=True), (REWRITTEN,),
+    ),
+    Removal(
         LARGE, "known effect", "what enters the first layer is scaled to a size of one", _smaller_entry, (LARGE,),
         "Vaswani 2017, arXiv:1706.03762, section 3.4",
     ),
@@ -396,6 +411,10 @@ REMOVALS: tuple[Removal, ...] = (
         DROWNED, "known effect", "what is read is scaled until it differs as much from input to input as by position",
         _if_measured(DROWNED, "entry_times", lambda one: _times(one.measured["told"], LEAST_TOLD), whole=True),
         (DROWNED,), "Vaswani 2017, arXiv:1706.03762, section 3.4",
+    ),
+    Removal(
+        LOST, "known effect", "what inputs hold, and have held on average, is added to the answers by a trained map",
+        _if_measured(LOST, "levels", whole=True), (LOST,), "Kim 2022, ICLR (reversible instance normalization)",
     ),
     Removal(
         TWICE, "bug", "the loss is given the logarithm of the answers",
@@ -467,6 +486,10 @@ REMOVALS: tuple[Removal, ...] = (
         "weight decay", "set-up",
         "weights do not decay; before, matrices did alone, where optimizers of torch let norms and biases decay, too",
         _zero("training", "weight_decay"),
+    ),
+    Removal(
+        TINY_BATCH, "set-up", f"{USUAL_BATCH} items a step", _usual_batch, (),
+        "Ioffe 2017, arXiv:1702.03275, section 1 (batch norm of few items)", costs=USUAL_BATCH // TINY,
     ),
     Removal("cut inputs", "set-up", f"{LONGER} times as much is read of what was cut", _uncut, costs=LONGER),
     Removal("label smoothing", "set-up", "targets are not smoothed", _zero("training", "label_smoothing")),

@@ -61,6 +61,8 @@ SHARPER, GAINED = 4, 0.2
 """Factor of the answers, and part of the loss that goes with it, from which on they are too small."""
 LEARNED = 0.1
 """Part of the loss of equal answers below which the loss counts as no smaller: larger answers always lower the rest."""
+LOST = 1e-6
+"""Change of answers by a number added to all inputs, as a part of that by other inputs, from which down it is none."""
 HEAVY = 0.4
 """Share that is dropped at once: a Transformer of the first paper drops 0.1, its largest 0.3."""
 VARIES = 0.01
@@ -152,6 +154,13 @@ SIGNATURES: tuple[Signature, ...] = (
         "Ba 2016, arXiv:1607.06450, section 3",
     ),
     Signature(
+        "lost levels",
+        lambda m: m["level"] < LOST,
+        "a number that is added to all inputs changes no answer: how high they lie is lost, as behind a norm of the "
+        "inputs or where they are subtracted from each other",
+        "Kim 2022, ICLR (reversible instance normalization: what is normalized away is given back)",
+    ),
+    Signature(
         "rank collapse",
         lambda m: m["likeness"] > ALIKE and m["likeness"] - m["first_likeness"] > ROSE,
         "mean cosine of two positions {first_likeness:.2f} behind the first layer, {likeness:.2f} behind the last",
@@ -199,6 +208,13 @@ SIGNATURES: tuple[Signature, ...] = (
         "{cut_off:.0%} of the model's weights are not trained: they are kept in a plain list or dictionary, which "
         "parameters() does not see, or gradients are cut off by detach or no_grad",
         "PyTorch documentation, nn.ModuleList; 'Autograd mechanics', locally disabling gradient computation",
+    ),
+    Signature(
+        "weights changed on the way",
+        lambda m: m["rewritten"] > 0,
+        "the model's own code changes {rewritten:.0%} of its weights whenever it is called in training, beside the "
+        "optimizer",
+        "PyTorch documentation, nn.Embedding (max_norm changes the weight in place)",
     ),
     Signature(
         "saturated units",
@@ -326,6 +342,7 @@ def _measure(task_spec: Any, model_spec: Mapping[str, Any], folder: str | None) 
     found = {**_by_depth(model, task, few), **_sees(model, few, causal=task.causal)}
     if names_own_code([model_spec]):  # no model of the lab does these
         found |= {**_untrained(model, task, few), **_unchained(model, task, few), "varies": _by_chance(model, few)}
+        found["rewritten"] = _rewritten(model, few)
         found |= _far_above(model, few) if folder is None else _sharper(model, task, batch)
     found |= {"norm_behind": float(bool(layers_with_norm_behind(model))), "trained": float(folder is not None)}
     return {name: value for name, value in found.items() if math.isfinite(value)}
@@ -422,7 +439,23 @@ def _sharper(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, float
     losses = {2.0**power: float(task.loss(2.0**power * answers, batch)) for power in range(7)}
     best = min(losses, key=lambda times: losses[times])
     known = max(losses[1.0], LEARNED * float(task.loss(0.0 * answers, batch)))  # what is learned has little to gain
-    return {"sharper": best, "gained": (losses[1.0] - losses[best]) / known}
+    gained, metric = (losses[1.0] - losses[best]) / known, task.metrics[0]
+    if gained > GAINED and metric.better == "lower":  # what is known by heart gains from any factor, in training alone
+        as_they_are, larger = (
+            task.evaluate(lambda some: times * model(*some.inputs).float(), task.parts[0])[metric.name]  # noqa: B023
+            for times in (1.0, best)
+        )
+        gained = min(gained, 1 - larger / as_they_are)
+    return {"sharper": best, "gained": gained}
+
+
+@torch.no_grad()
+def _rewritten(model: nn.Module, batch: Batch) -> float:
+    """Which share of the weights a call in training changes."""
+    one = copy.deepcopy(model).train()
+    one(*batch.inputs)
+    pairs = list(zip(model.parameters(), one.parameters(), strict=True))
+    return sum(float((old != new).sum()) for old, new in pairs) / max(1, sum(old.numel() for old, _ in pairs))
 
 
 def _by_chance(model: nn.Module, batch: Batch) -> float:
@@ -490,7 +523,16 @@ def _in_evaluation(model: nn.Module, x: Tensor, *, causal: bool) -> dict[str, fl
     with InFloat64():
         if by_chance(exact, x):
             return {"chance": 1.0}  # says nothing of the order
-        return {"order": float(sees_order(exact, layers_of(exact), x, causal=causal))}
+        level = _level(exact, x) if x.is_floating_point() else {}
+        return {"order": float(sees_order(exact, layers_of(exact), x, causal=causal)), **level}
+
+
+@torch.no_grad()
+def _level(model: nn.Module, x: Tensor) -> dict[str, float]:
+    """How much answers change by a number that is added to all inputs, as a part of what other inputs change."""
+    answers, *others = (model(one) for one in (x, x + 1, x.roll(1, 0)))
+    lifted, other = (float((one - answers).abs().max()) for one in others)
+    return {"level": lifted / other} if other else {}
 
 
 def _are_probabilities(answers: Tensor) -> bool:

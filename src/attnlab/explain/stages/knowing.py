@@ -49,8 +49,9 @@ def know_before(case: Case, setups: Mapping[str, Setup], kept: Path, tell: Tell)
         parts = _or_nothing(partial(exchangeable, setup), Exchangeable(), tell, words)
         known[name] = Known(setup, task, examined, measured, exchangeable=parts)
         for one in examined:
-            tell(f"doctor, {one.name.rpartition(':')[2]}: {one.verdict or one.error}")
-            for finding in one.errors or one.warnings[:1]:
+            here = one.verdict if one.errors_here or not one.errors else "no error that matters in these runs"
+            tell(f"doctor, {one.name.rpartition(':')[2]}: {here or one.error}")
+            for finding in one.errors_here or one.warnings[:1]:
                 tell(f"  {finding['message']} {finding['evidence']}")
         effects[name] = _at_work(name, measured, tell)
     cannot_be = tuple(impossible(case, task, {name: one.measured for name, one in known.items()}))

@@ -17,7 +17,6 @@ from attnlab.explain.stages.knowing import Tell
 from attnlab.explain.stages.removing import FOLLOWED, MATTERS, without
 from attnlab.explain.stages.repeating import Held
 from attnlab.explain.stages.suspecting import OF_LENGTH
-from attnlab.explain.trials.effects import mean_of
 from attnlab.explain.trials.measuring import Measuring
 from attnlab.explain.trials.setups import Setup
 
@@ -129,7 +128,7 @@ class Pacing:
         if measuring.fraction == 1 or not measuring.runs.are_made(list(base.values()), first):
             return measuring
         shorter = {name: measuring.shortened(setup) for name, setup in base.items()}
-        whole, part = (mean_of(measuring.quantity(some, first)) for some in (base, shorter))
+        whole, part = (measuring.mean(some, first) for some in (base, shorter))
         shows = whole and part and quantity.surprises(whole.mean, HALF) and not quantity.surprises(part.mean, MATTERS)
         if not shows:
             return measuring
@@ -161,6 +160,6 @@ def _wants_all_steps(measuring: Measuring, known: Mapping[str, Known], causes: S
     toward, matters = math.copysign(1.0, quantity.distance), MATTERS * abs(quantity.distance)
     for cause in (one for one in causes if one.name == OVERFITTING):
         sooner = without(setups_of(known, quantity.variants), [(cause, cause.changes)])
-        once = mean_of(measuring.quantity(sooner, measuring.seeds[:1]))
+        once = measuring.mean(sooner, measuring.seeds[:1])
         return once is not None and (entire.found.mean - once.mean) * toward > matters
     return False

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import final
 
 from attnlab.core.contracts import Metric
-from attnlab.explain.answer import HALF, Share
+from attnlab.explain.answer import CARRIES, HALF, Share
 from attnlab.explain.causes.cause import OWN, PHASES, Cause, Change, phase_of
 from attnlab.explain.causes.removals import more_steps
 from attnlab.explain.trials.effects import Estimate, effects, mean_of
@@ -56,15 +56,17 @@ class Removing:
         begun = self.begun = self._left()
         for number in range(PHASES):
             phase = [cause for cause in causes if phase_of(cause) == number]
-            if number == PHASES - 1 and begun and any(one.amount.mean / begun >= HALF for one in self.shares):
+            left = self._left()
+            most = begun and any(one.amount.mean / begun >= HALF for one in self.shares)
+            if number == PHASES - 1 and begun and most and (left or 0.0) / begun < CARRIES:
                 self.not_tried += [f"'{cause.name}' (something else carries most)" for cause in phase]
-            elif phase and self._left() is not None:
+            elif phase and left is not None:
                 self._remove(phase)
         self._removed_last()
 
     def _left(self) -> float | None:
         """How far the number still lies from what was expected; None where nothing is left that matters."""
-        now = mean_of(self.measuring.quantity(self._with(self.applied)))
+        now = self.measuring.mean(self._with(self.applied))
         if now is None or not self.measuring.case.quantity.distance:
             return None
         left, distance = now.mean - self.measuring.case.quantity.expected, self.measuring.case.quantity.distance
@@ -91,7 +93,7 @@ class Removing:
         self.not_tried += [f"'{name}' ({self._why_not(one)})" for name, one in tried.items() if name not in alone]
         for name, one in alone.items():
             sure = f"[{-one.high:.3g}, {-one.low:.3g}]" if one.runs > 1 else "in one run, and was left at that"
-            self.tell(f"without '{name}': {-one.mean:+.3g} {sure}")
+            self.tell(f"without '{name}': {0.0 - one.mean:+.3g} {sure}")
         begun = len(self.applied)
         helping.sort(key=lambda one: -abs(alone[one].mean))
         if phase[0].nature == OWN and helping:  # one part, and a smaller one before what holds it
@@ -158,7 +160,8 @@ class Removing:
         """The number that is explained, by cause and seed, from runs made at one time."""
         self.measuring.runs.of([setup for these in setups.values() for setup in these.values()], seeds)
         found = {name: self.measuring.quantity(these, seeds) for name, these in setups.items()}
-        self.came |= {name: mean for name, values in found.items() if (mean := mean_of(values))}
+        limits = self.measuring.case.quantity.limits
+        self.came |= {name: mean for name, values in found.items() if (mean := mean_of(values, limits))}
         return found
 
     @property
@@ -258,7 +261,7 @@ class Removing:
             causes = [one for one in causes if not one.of_training]
         for cause in sorted(causes, key=phase_of):
             changes = self._changes(cause)
-            if changes is not None and mean_of(self.measuring.quantity(self._with([(cause, changes)]))):
+            if changes is not None and self.measuring.mean(self._with([(cause, changes)])):
                 self.tell(f"without '{cause.name}' it trains")
                 cured.append(cause)
         return cured

@@ -7,15 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
+from attnlab.core.contracts import Metric
 from attnlab.explain.answer import Again
 from attnlab.explain.causes.candidates import swapped
 from attnlab.explain.causes.known import Known, setups_of
-from attnlab.explain.metrics import IN_TRAINING, metrics_of
-from attnlab.explain.possible import Impossible, leaks, readings, ways
+from attnlab.explain.metrics import IN_TRAINING, limits_of, metrics_of
+from attnlab.explain.possible import Impossible, another_draw, leaks, readings, ways
 from attnlab.explain.stages.knowing import Tell
 from attnlab.explain.trials.effects import ERROR, Estimate, Values, mean_of, within_noise
 from attnlab.explain.trials.measuring import Measuring
-from attnlab.explain.trials.setups import Setup
+from attnlab.explain.trials.setups import ENDS_EARLIER, Setup
+from attnlab.tasks.held_out import PREFIXES
 
 NEAR = 0.15
 """Part of what a number lies off the runs of its case that it may lie off them in another unit."""
@@ -30,6 +32,7 @@ class Held:
     noise: bool | None = None  # whether what was seen lies within their noise; None where nothing says
     otherwise: Again | None = None  # what it is within that is not
     again: tuple[Again, ...] = ()  # every number that was seen
+    draw: float = 0.0  # how far another draw of what is held out moves the number
 
 
 def as_called(measuring: Measuring, known: Mapping[str, Known], tell: Tell) -> dict[str, Known]:
@@ -70,10 +73,26 @@ def seen_again(measuring: Measuring, known: Mapping[str, Known]) -> tuple[tuple[
         metrics = metrics_of(known[name].task)
         for metric, value in case.saw[name].items():
             values = measuring.values({name: setup}, metrics[metric])[name]
-            if estimate := mean_of(values):
-                within = within_noise([values], value, case.runs, error=error) if measuring.comparable else None
+            if estimate := mean_of(values, limits_of(metrics[metric])):
+                draw = drawn(metrics[metric], value, known[name])
+                within = None
+                if measuring.comparable:
+                    within = within_noise([values], value, case.runs, error=error, draw=draw)
                 found.append(Again(name, metric, value, estimate, within))
     return tuple(found), errors[0] if errors else ""
+
+
+def ended_early(measuring: Measuring, known: Mapping[str, Known]) -> list[str]:
+    """Which runs of the set-up as it was were ended by a setting before their last step."""
+    found = []
+    for name, setup in setups_of(known, measuring.case.quantity.variants).items():
+        runs = measuring.runs.of([setup], measuring.seeds)[name].values()
+        short = sorted(run.steps for run in runs if not run.error and run.steps < setup.steps)
+        if short and (ends := sorted(ENDS_EARLIER & setup.training.keys())):
+            after = " to ".join(map(str, dict.fromkeys([short[0], short[-1]])))
+            told = f"{len(short)} of {len(runs)} runs of '{name}'"
+            found.append(f"{told} ended after {after} of {setup.steps} steps: '{ends[0]}' ends them")
+    return found
 
 
 def with_all_seeds(measuring: Measuring, known: Mapping[str, Known], ended: Sequence[Setup]) -> Measuring:
@@ -95,9 +114,19 @@ def held(measuring: Measuring, known: Mapping[str, Known]) -> Held:
     quantity, base = measuring.case.quantity, setups_of(known, measuring.case.quantity.variants)
     again, _ = seen_again(measuring, known)
     values = list(measuring.values(base, quantity.metric).values())
-    noise = within_noise(values, quantity.seen, measuring.case.runs)
-    otherwise = _otherwise(measuring, known[quantity.variant]) if noise is False else None
-    return Held(mean_of(measuring.quantity(base)), noise, otherwise, again)
+    one = known[quantity.variant]
+    draw = drawn(quantity.metric, measuring.case.saw[quantity.variant][quantity.metric.name], one)
+    noise = within_noise(values, quantity.seen, measuring.case.runs, draw=draw)
+    otherwise = _otherwise(measuring, one) if noise is False else None
+    return Held(measuring.mean(base), noise, otherwise, again, draw)
+
+
+def drawn(metric: Metric, share: float, known: Known) -> float:
+    """How far an accuracy lies off for the draw of what is held out, where a person's own draw is another."""
+    said = known.setup.task
+    part = next((part for part, prefix in PREFIXES.items() if metric.name.startswith(f"{prefix}_")), "")
+    fixed = isinstance(said.get(part), str | list) or said.get("split", "random") != "random"
+    return 0.0 if fixed else another_draw(metric, share, known.task)
 
 
 def _otherwise(measuring: Measuring, known: Known) -> Again | None:
@@ -107,7 +136,7 @@ def _otherwise(measuring: Measuring, known: Known) -> Again | None:
         return None
     found = measuring.values({known.setup.name: known.setup}, quantity.metric)[known.setup.name]
     for title, values in _others(measuring, known, found):
-        estimate, usual = mean_of(values), mean_of(found)
+        estimate, usual = mean_of(values, quantity.limits), mean_of(found)
         if not (estimate and usual and within_noise([values], quantity.seen, measuring.case.runs)):
             continue
         if abs(quantity.seen - estimate.mean) <= NEAR * abs(quantity.seen - usual.mean):

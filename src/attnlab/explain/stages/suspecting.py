@@ -9,7 +9,7 @@ from attnlab.core.errors import AttnlabError
 from attnlab.explain.answer import Share
 from attnlab.explain.case import Case, Quantity
 from attnlab.explain.causes.candidates import candidates, replaced, unequal
-from attnlab.explain.causes.cause import GAINS, OVERFITTING, OWN, TITLES, TOO_FEW_STEPS, Cause, Change
+from attnlab.explain.causes.cause import GAINS, OVERFITTING, OWN, TINY_BATCH, TITLES, TOO_FEW_STEPS, Cause, Change
 from attnlab.explain.causes.known import Known, setups_of
 from attnlab.explain.causes.removals import AS_THEY_ARE, STILL
 from attnlab.explain.causes.signatures import give_the_same
@@ -19,7 +19,7 @@ from attnlab.explain.trials.measuring import Measuring
 from attnlab.studies.define.study import merge, restore_study
 from attnlab.studies.plan.plan import Plan, plan_study
 
-OF_LENGTH = (TOO_FEW_STEPS, OVERFITTING, "small batch", "small model", "constant rate", "no warm-up")
+OF_LENGTH = (TOO_FEW_STEPS, OVERFITTING, TINY_BATCH, "small batch", "small model", "constant rate", "no warm-up")
 """Causes that a shortened run has of itself."""
 
 

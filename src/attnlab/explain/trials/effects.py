@@ -45,18 +45,21 @@ class Estimate:
         return Estimate(-self.mean, -self.high, -self.low, self.runs)
 
 
-def mean_of(values: Values) -> Estimate | None:
-    """The mean of a set-up's runs with its 95 % interval; None without runs that finished."""
+def mean_of(values: Values, limits: tuple[float, float] = (-math.inf, math.inf)) -> Estimate | None:
+    """The mean of a set-up's runs with its 95 % interval, within limits; None without runs that finished."""
     finite = [value for value in values.values() if math.isfinite(value)]
     if not finite:
         return None
     if len(finite) < 2:
         return Estimate(finite[0], -math.inf, math.inf, 1)
     half = t_quantile(1 - ERROR / 2, len(finite) - 1) * stdev(finite) / math.sqrt(len(finite))
-    return Estimate(fmean(finite), fmean(finite) - half, fmean(finite) + half, len(finite))
+    mean, (least, most) = fmean(finite), limits
+    return Estimate(mean, max(mean - half, least), min(mean + half, most), len(finite))
 
 
-def within_noise(found: Sequence[Values], seen: float, runs: int, *, error: float = ERROR) -> bool | None:
+def within_noise(
+    found: Sequence[Values], seen: float, runs: int, *, error: float = ERROR, draw: float = 0.0
+) -> bool | None:
     """Whether a number that was seen lies where those of further runs would; None where nothing says.
 
     Parameters
@@ -70,6 +73,8 @@ def within_noise(found: Sequence[Values], seen: float, runs: int, *, error: floa
         How many runs it is the mean of.
     error : float
         Share of honest numbers that are called outside.
+    draw : float
+        How far another draw of what is held out, which a person's own may be, moves the number in 95 of 100.
     """
     finite = [[value for value in values.values() if math.isfinite(value)] for values in found]
     least = min(map(len, finite))
@@ -77,7 +82,8 @@ def within_noise(found: Sequence[Values], seen: float, runs: int, *, error: floa
         return None
     mean = fmean(finite[0]) - sum(map(fmean, finite[1:]))
     spread = math.sqrt(sum(variance(values) * (1 / len(values) + 1 / runs) for values in finite))
-    return abs(seen - mean) <= t_quantile(1 - error / 2, least - 1) * spread + len(finite) * rounding_of(seen)
+    noise = math.hypot(t_quantile(1 - error / 2, least - 1) * spread, draw)
+    return abs(seen - mean) <= noise + len(finite) * rounding_of(seen)
 
 
 def effects(

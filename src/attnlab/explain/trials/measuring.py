@@ -9,6 +9,7 @@ from typing import Any, final
 
 from attnlab.core.contracts import Metric
 from attnlab.explain.case import Case
+from attnlab.explain.trials.effects import Estimate, mean_of
 from attnlab.explain.trials.setups import Runs, Setup
 
 Setups = Mapping[str, Setup]
@@ -49,6 +50,10 @@ class Measuring:
         asked = self.case.quantity
         found = self.values({name: setups[name] for name in asked.variants}, asked.metric, seeds)
         return {seed: asked.value({name: row[seed] for name, row in found.items()}) for seed in found[asked.variant]}
+
+    def mean(self, setups: Setups, seeds: Sequence[int] | None = None) -> Estimate | None:
+        """The mean of the number that is explained, of runs that finished; None without any."""
+        return mean_of(self.quantity(setups, seeds), self.case.quantity.limits)
 
     def late(self, setups: Sequence[Setup], seeds: Sequence[int] | None = None) -> bool:
         """Whether runs of set-ups, by default with all seeds, would end after the deadline."""

@@ -114,6 +114,11 @@ class Run:
     error: str = ""  # why it failed
     raised: bool = False  # whether it was code that failed, and no number that was not finite
 
+    @property
+    def steps(self) -> int:
+        """After how many steps it ended."""
+        return max((int(row["step"]) for row in self.curve), default=0)
+
     def value(self, metric: Metric, reported: str) -> float:
         """A metric at the end, or the best of all evaluations; not a number where the run failed."""
         values = [row[metric.name] for row in self.curve if metric.name in row] if reported == "best" else []

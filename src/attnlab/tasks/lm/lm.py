@@ -172,6 +172,12 @@ class LM:
             floors += ladder_floors(self._scales(part), self._measured(part)[-1], rungs, self.vocab_size)
         return tuple(floors)
 
+    @property
+    def overlaps(self) -> dict[str, float | None]:
+        """By held-out part the larger share of its passages, or documents, that stand in the training part."""
+        known = {part: self._data.known["parts"][part] for part in self.parts}
+        return {part: max((one["overlap"] or 0.0), (one["copied_documents"] or 0.0)) for part, one in known.items()}
+
     def alarms(self) -> tuple[str, ...]:
         """What is suspicious about the text, its parts and its tokens."""
         found = []
