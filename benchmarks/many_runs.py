@@ -176,11 +176,10 @@ def main() -> None:
         if not (out / FILLED).exists():
             fill(out, *map(int, out.name.split("-")))
             (out / FILLED).touch()
-        if not (out / INDEX).exists():
-            read(out)
     found = []
     for indexed in (True, False):
         for out in folders:
+            read(out)  # writes the index, and brings what is read into memory
             for command in COMMANDS if indexed else ["read"]:
                 if not indexed:
                     (out / INDEX).unlink()

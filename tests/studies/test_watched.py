@@ -9,6 +9,7 @@ from tests.studies.example_results import parts
 
 from attnlab.studies.report.figures import figures
 from attnlab.studies.report.inside.watched import caption, watched
+from attnlab.studies.report.style import spec_of
 
 LAYERS = [f"blocks.{number}" for number in range(7)]
 
@@ -46,7 +47,7 @@ def _data(place):
 
 def rows_of(chart):
     """By quantity and layer the rows of every panel."""
-    spec = chart.to_dict(validate=False)
+    spec = spec_of(chart)
     data = [
         next(_data(place)) for strip in spec["vconcat"] for place in ([strip] if "data" in strip else strip["hconcat"])
     ]

@@ -6,6 +6,7 @@ The few named colors become CSS variables in the SVG: the same drawing is readab
 
 from __future__ import annotations
 
+import itertools
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -69,11 +70,15 @@ class _Rows(str):
     rows: Sequence[Mapping[str, Any]]
 
 
+_NUMBERS = itertools.count()
+"""Words of their own for different rows, as altair may take data that say the same for one."""
+
+
 def data_of(rows: Iterable[Mapping[str, Any]]) -> Any:
     """Rows for a chart."""
     import altair
 
-    word = _Rows("rows")
+    word = _Rows(f"rows {next(_NUMBERS)}")
     word.rows = list(rows)
     return altair.Data(values=word)
 
