@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,7 @@ SUBCLASSED = {"EncoderDecoder", "TransformerBase", "AttnlabError", "TrainingErro
 """What is neither: presets are a model with other defaults, and errors are kinds of errors."""
 
 
+@functools.cache
 def trees(packages: tuple[str, ...]) -> list[ast.Module]:
     return [ast.parse(file.read_text(encoding="utf-8")) for name in packages for file in (PACKAGE / name).rglob("*.py")]
 

@@ -161,6 +161,27 @@ def test_a_feed_forward_without_a_non_linearity_is_a_warning_unless_it_is_narrow
     assert found(Fed(2 * D, nn.GELU())) == found(Fed(D // 2, nn.Identity())) == []
 
 
+class Bent(nn.Linear):
+    """A linear layer with its non-linearity."""
+
+    def forward(self, x):
+        return nn.functional.gelu(super().forward(x))
+
+
+class Told(Fed):
+    """A feed-forward that also returns what it has within."""
+
+    def forward(self, x):
+        inner = self.up(x + Split.forward(self, x))
+        return self.down(inner), inner
+
+
+def test_a_layer_with_its_own_non_linearity_and_one_that_is_returned_are_no_part_of_a_pair():
+    bent = Fed(2 * D, nn.Identity())
+    bent.up = Bent(D, 2 * D)
+    assert found(bent) == found(Told(2 * D, nn.Identity())) == []
+
+
 class Optional(Split):
     def __init__(self):
         super().__init__()

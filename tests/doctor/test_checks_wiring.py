@@ -149,6 +149,15 @@ def centred(x):
     return (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6)
 
 
+def test_a_summary_that_is_added_is_no_mean_that_is_taken_off():
+    def summed(b, x):
+        summary = (x[..., :1].softmax(1) * b.a(x)).sum(1, keepdim=True)
+        x = b.n1(x + summary)
+        return b.n2(x + b.f(x))
+
+    assert judge(summed) == []
+
+
 @pytest.mark.parametrize("written_out", [False, True])
 def test_a_skip_behind_the_norm_is_a_warning(written_out):
     def wiring(b, x):

@@ -414,10 +414,13 @@ def test_a_share_above_all_is_no_surplus_where_runs_lie_further_off_than_what_wa
 def test_what_makes_any_number_better_is_no_cause_of_a_distance_within_noise():
     share = Share("own model", "own code", "a model of the lab", around(0.1))
     seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 2.174, 2.166, 1.0, 5)
-    answer = Answer(*seen, start=around(2.175), noise=True, shares=(share,), end=around(2.07))
+    answer = Answer(*seen, behind=True, start=around(2.175), noise=True, shares=(share,), end=around(2.07))
     assert paragraph(answer).startswith("Noise carries all of it.")
     assert "Without 'own model' (a model of the lab) any such number is better by 0.1 [0.09, 0.11]" in paragraph(answer)
     assert replace(answer, expected=2.1).verdict == "own code"
+    assert replace(answer, shares=(replace(share, nature="bug"),)).verdict == "bug"
+    too_good = replace(answer, seen=2.16, behind=False, shares=(replace(share, amount=around(-0.1)),))
+    assert too_good.verdict == "own code"
     few = replace(answer, seen=0.8, expected=0.9, shares=(), start=around(0.8), end=around(0.8))
     assert [replace(few, draw=draw).verdict for draw in (0.0, 0.12)] == ["unexplained", "noise"]
     assert [what_next(replace(few, draw=draw))[:9] for draw in (0.0, 0.12)] == ["Ask a sma", "Hold more"]

@@ -168,6 +168,8 @@ def test_a_name_is_looked_up_in_the_cache_of_hugging_face(tmp_path, monkeypatch)
         DataError, match=r"no folder someone/other, and no model of that name.*hf download someone/other"
     ):
         pretrained("someone/other")
+    with pytest.raises(DataError, match="there is no folder x"):
+        pretrained("x" * 5000)
 
 
 def change(folder: Path, **fields: Any) -> None:

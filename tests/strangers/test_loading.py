@@ -931,7 +931,9 @@ def test_parts_that_another_class_reads_are_used_elsewhere_but_no_methods_of_ten
 LOOPS = """class Mine(nn.Module):
     def __init__(self, dim):
         super().__init__()
-        self.layers, self.experts, self.few = (nn.ModuleList([nn.Linear(dim, dim)]) for _ in range(3))
+        self.layers, self.experts, self.few, self.more, self.each = (
+            nn.ModuleList([nn.Linear(dim, dim)]) for _ in range(5)
+        )
         self.table = nn.Embedding(9, dim)
 
     def forward(self, x, chosen):
@@ -947,14 +949,19 @@ LOOPS = """class Mine(nn.Module):
             if not (chosen == index).any():
                 continue
             x = expert(x)
+        for layer, adapter in zip(self.more, self.each):
+            x = layer(x)
+            if chosen is not None:
+                x = adapter(x)
         return x + self.table(chosen), maps
 """
 
 
 def test_a_loop_uses_its_items_under_a_condition_only_where_it_calls_them_under_one(tmp_path):
     module = load(f"{file(tmp_path, LOOPS)}:Mine").module
-    assert [use_of(module, name) for name in ("layers.0", "experts.0", "few.0", "table")] == [
+    assert [use_of(module, name) for name in ("layers.0", "experts.0", "few.0", "each.0", "table")] == [
         "always",
+        "under a condition",
         "under a condition",
         "under a condition",
         "always",

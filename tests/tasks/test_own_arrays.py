@@ -355,7 +355,7 @@ def test_texts_lie_in_the_folder_of_their_class(folders):
 
 def test_empty_texts_are_an_alarm(folders):
     (folders / "good" / "nothing.txt").write_text(" \n")
-    assert Classify(str(folders), tokenizer="words", validation=0.2).alarms()[-1].startswith("1 items are empty")
+    assert Classify(str(folders), tokenizer="words", validation=0.2).alarms()[-1].startswith("items that are empty: 1;")
 
 
 def test_quotes_in_tables_of_lines(tmp_path):
@@ -364,8 +364,12 @@ def test_quotes_in_tables_of_lines(tmp_path):
     with pytest.raises(DataError, match=r"rows.csv, line 3: the row that begins here is no CSV: unexpected end"):
         Classify(str(path))
     path = tmp_path / "rows.tsv"
-    path.write_text('text\tlabel\n"a" he said\tx\n"say ""b"""\ty\n"c\tx\n')
-    assert read_table(str(path)) == {"text": ['"a" he said', 'say "b"', '"c'], "label": ["x", "y", "x"]}
+    path.write_text('text\tlabel\n"a" he said\tx\n"say ""b"""\ty\n"c\tx\n"d," e, "f"\ty\n')
+    said = ['"a" he said', 'say "b"', '"c', '"d," e, "f"']
+    assert read_table(str(path)) == {"text": said, "label": ["x", "y", "x", "y"]}
+    path.write_text('text\tlabel\n"a\nb"\tx\n')
+    with pytest.raises(DataError, match="line 2: 2 columns are needed; got 1; tabs and line breaks within quotes are"):
+        read_table(str(path))
 
 
 def test_several_tables_are_one(folders, tmp_path):

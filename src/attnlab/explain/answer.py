@@ -109,6 +109,8 @@ class Answer:
         Whether what was seen lies within the noise of runs with all steps; None where nothing says.
     draw : float
         How far another draw of what is held out would move the number; 0 where nothing is drawn, or nothing says.
+    behind : bool
+        Whether what was seen is worse than what was expected.
     shares : tuple of Share
         What carries it.
     end : Estimate or None
@@ -174,6 +176,7 @@ class Answer:
     entire: Estimate | None = None
     noise: bool | None = None
     draw: float = 0.0
+    behind: bool = False
     shares: tuple[Share, ...] = ()
     end: Estimate | None = None
     without_effect: tuple[str, ...] = ()
@@ -236,15 +239,19 @@ class Answer:
     def is_all_noise(self) -> bool:
         """Whether runs of the case cannot tell what was seen from what was expected, and no cause says more of it.
 
-        What is decided and makes the number far better than what was expected makes any number better, and tells
-        nothing of the distance.
+        A set-up or own code without which a number that lies behind is far better than what was expected makes any
+        number worse, and tells nothing of the distance.
         """
-        explain = (one for one in self.shares if one.amount.mean * self.counts / self._farthest <= MOST)
-        if self.usual is None or any(explain) or not self.noise:
+        if self.usual is None or not self.noise or any(not self._is_of_any(one) for one in self.shares):
             return False
         off = self.expected - self.usual.mean
         end = self.usual.high if off > 0 else self.usual.low
         return abs(off) <= math.hypot(end - self.usual.mean, self.draw)
+
+    def _is_of_any(self, share: Share) -> bool:
+        """Whether a cause makes any number worse, and says nothing of why this one lies behind."""
+        part = share.amount.mean * self.counts / self._farthest
+        return self.behind and share.nature in ("set-up", OWN) and part > MOST
 
     @property
     def comes_of_data(self) -> Allowed | None:

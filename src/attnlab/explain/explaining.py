@@ -252,7 +252,7 @@ def _before_runs(case: Case, before: KnownBefore) -> Answer:
     examined = (one for each in before.known.values() for one in each.examined)
     return Answer(
         case.study.name, case.study.question, quantity.words, quantity.metric.unit,
-        quantity.seen, quantity.expected, 1.0, 0,
+        quantity.seen, quantity.expected, 1.0, 0, behind=quantity.metric.improves(quantity.expected, quantity.seen),
         impossible=before.impossible, allowed=allowed(case, before.known[quantity.variant].task),
         alarms=before.alarms, memories=before.memories, effects=before.effects,
         examined=tuple({(one.name, str(one.errors)): one for one in examined}.values()),

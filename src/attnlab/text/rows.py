@@ -19,8 +19,10 @@ ROWS = 1024  # that are read together
 ARROW_FILE = b"ARROW1"  # how Arrow's file form begins; its stream form, which ``datasets`` writes, does not
 
 
-def read_cells(lines: Iterable[str], path: str, delimiter: str, *, before: int = 0) -> Iterator[tuple[int, list[str]]]:
-    """The cells of each row of CSV or TSV that is not empty, after the number of the line in which it begins.
+def read_cells(
+    lines: Iterable[str], path: str, delimiter: str, *, before: int = 0, count: int = 0
+) -> Iterator[list[str]]:
+    """The cells of each row of CSV or TSV that is not empty.
 
     Between tabs a quote is a character like others, unless a cell begins and ends with one.
 
@@ -34,28 +36,34 @@ def read_cells(lines: Iterable[str], path: str, delimiter: str, *, before: int =
         What stands between cells.
     before : int
         How many lines of the file stand before.
+    count : int
+        How many cells each row has; by default as many as the first.
 
     Raises
     ------
     DataError
-        If a quote is not closed, or does not end its cell.
+        If a row has another number of cells, or a quote is not closed, or does not end its cell.
     """
     csv.field_size_limit(LONGEST_CELL)
-    quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
-    reader, begins = csv.reader(lines, delimiter=delimiter, strict=True, quoting=quoting), before + 1
+    tabs = delimiter == "\t"
+    reader = csv.reader(lines, delimiter=delimiter, strict=True, quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL)
+    begins = before + 1
     try:
-        for row in reader:
-            if row:
-                yield begins, row if quoting == csv.QUOTE_MINIMAL else list(map(_without_quotes, row))
+        for row in filter(None, reader):
+            count = count or len(row)
+            if len(row) != count:
+                quotes = "; tabs and line breaks within quotes are read of CSV alone" if tabs else ""
+                raise DataError(f"{path}, line {begins}: {count} columns are needed; got {len(row)}{quotes}")
+            yield list(map(_without_quotes, row)) if tabs else row
             begins = before + reader.line_num + 1
     except csv.Error as error:
         raise DataError(f"{path}, line {begins}: the row that begins here is no CSV: {error}") from error
 
 
 def _without_quotes(cell: str) -> str:
-    """A cell without the quotes around it."""
-    is_quoted = len(cell) > 1 and cell[0] == cell[-1] == '"'
-    return cell[1:-1].replace('""', '"') if is_quoted else cell
+    """A cell without the quotes around it, where all within it are doubled."""
+    inner = cell[1:-1].replace('""', "") if len(cell) > 1 and cell[0] == cell[-1] == '"' else '"'
+    return cell if '"' in inner else cell[1:-1].replace('""', '"')
 
 
 def read_columns(file: BinaryIO, path: str, columns: list[str] | None) -> Iterator[dict[str, list[Any]]]:

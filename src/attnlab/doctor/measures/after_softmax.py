@@ -88,8 +88,12 @@ def _squeezed(tape: Tape, dependence: Dependence, attention: TapedAttention) -> 
         return False
     larger = replay(tape, {attention.products_index: lambda products: _MANY * products}, until=operand[0])
     usual, moved = (events[operand[0]].inputs[operand[1]].flatten()[places] for events in (tape.events, larger))
-    moved = moved[usual > usual.max() - _MASKED]
-    return bool(moved.numel()) and bool(0 < moved.max() - moved.min() <= 1 + _NEGLIGIBLE)
+    seen = usual > usual.max() - _MASKED
+    usual, moved = usual[seen], moved[seen]
+    if not moved.numel():
+        return False
+    before, after = (float(one.max() - one.min()) for one in (usual, moved))
+    return 0 < after <= 1 + _NEGLIGIBLE and after < _MANY / 100 * before  # else they are only small
 
 
 def _reaches(tape: Tape, before: int, after: int) -> bool:

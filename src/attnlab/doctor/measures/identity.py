@@ -209,7 +209,7 @@ def _sum(event: Event, given: list[Trail], call: str) -> Trail:
         suspect = first.suspect or second.suspect if suspect is None else suspect
         return replace(merged, suspect=suspect, doubled=first.doubled or second.doubled)
     other = 0 if second.alive else 1
-    centred = event.inputs[other].numel() < event.output.numel()  # a mean is taken off: half of a norm
+    centred = call in ("sub", "rsub") and event.inputs[other].numel() < event.output.numel()  # half of a norm
     added = event.parents[other] is not None and given[other].depends and not centred
     return replace(merged, sums=merged.sums + int(added and merged.alive))
 

@@ -115,7 +115,8 @@ def held(measuring: Measuring, known: Mapping[str, Known]) -> Held:
     again, _ = seen_again(measuring, known)
     values = list(measuring.values(base, quantity.metric).values())
     one = known[quantity.variant]
-    draw = drawn(quantity.metric, measuring.case.saw[quantity.variant][quantity.metric.name], one)
+    share = measuring.case.saw[quantity.variant][quantity.metric.name]
+    draw = 0.0 if quantity.beside else drawn(quantity.metric, share, one)  # two are judged on the same items
     noise = within_noise(values, quantity.seen, measuring.case.runs, draw=draw)
     otherwise = _otherwise(measuring, one) if noise is False else None
     return Held(measuring.mean(base), noise, otherwise, again, draw)

@@ -112,7 +112,7 @@ def open_checkpoint(name: str | Path) -> Checkpoint:
         If its kind is not known, or its config has a field whose effect has no part here.
     """
     folder = folder_of(name)
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise DataError(
             f"there is no folder {name}, and no model of that name in the cache {_cache()}; "
             f"fetch it with 'hf download {name}', or give a folder"
@@ -207,11 +207,12 @@ def _check_names(checkpoint: Checkpoint, own: Mapping[str, Tensor]) -> None:
 
 def folder_of(name: str | Path) -> Path:
     """The folder that is named; where there is none, the snapshot of a model of that name in Hugging Face's cache."""
-    if (folder := Path(name).expanduser()).exists():
-        return folder
+    folder = Path(name).expanduser()
     kept = _cache() / f"models--{Path(name).as_posix().replace('/', '--')}"
     head = kept / "refs" / "main"
-    return kept / "snapshots" / head.read_text(encoding="utf-8").strip() if head.is_file() else folder
+    if os.path.exists(folder) or not os.path.isfile(head):  # also of a name that no file can have
+        return folder
+    return kept / "snapshots" / head.read_text(encoding="utf-8").strip()
 
 
 def _cache() -> Path:

@@ -310,17 +310,24 @@ def _visit(node: ast.AST, wanted: Wanted, *, use: Use) -> Iterator[Use]:
 
 
 def _of_items(loop: ast.For, use: Use) -> Use:
-    """How a loop uses what it goes through: experts that may get no token are called under a condition."""
-    targets = {one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name)}
+    """How a loop uses what it goes through: experts that may get no token are called under a condition.
 
-    def is_called(node: ast.AST) -> bool:
-        called = node.func if isinstance(node, ast.Call) else None
-        while isinstance(called, ast.Attribute | ast.Subscript):
-            called = called.value
-        return isinstance(called, ast.Name) and called.id in targets
+    Of several things that it takes up at a time it may call one always and another under a condition: then no part of
+    them is known to be called always.
+    """
+    names = dict.fromkeys(one.id for one in ast.walk(loop.target) if isinstance(one, ast.Name))
+    found = [set(_walk(loop.body, functools.partial(_calls, name), use=use)) for name in names]
+    depend: tuple[Use, ...] = ("under a condition", "under a setting")
+    weak = [one for one in depend for uses in found if one in uses and use not in uses]
+    return weak[0] if weak else use
 
-    calls = set(_walk(loop.body, is_called, use=use)) or {use}
-    return use if use in calls else calls.pop()
+
+def _calls(name: str, node: ast.AST) -> bool:
+    """Whether a node calls something of that name, or a part of it."""
+    called = node.func if isinstance(node, ast.Call) else None
+    while isinstance(called, ast.Attribute | ast.Subscript):
+        called = called.value
+    return isinstance(called, ast.Name) and called.id == name
 
 
 def _read(name: str) -> Wanted:

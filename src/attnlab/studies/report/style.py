@@ -110,7 +110,8 @@ def _clipped_once(svg: str) -> str:
     for kind in dict.fromkeys(re.findall(r"role-scope (\w+)_pathgroup", svg)):
         each = re.compile(rf'(role-mark {kind}_marks") clip-path="([^"]+)"')
         if first := each.search(svg):
-            svg = each.sub(r"\1", svg).replace(f'{kind}_pathgroup"', f'{kind}_pathgroup" clip-path="{first[2]}"')
+            group = f'role-scope {kind}_pathgroup"'
+            svg = each.sub(r"\1", svg).replace(group, f'{group} clip-path="{first[2]}"')
     return svg
 
 

@@ -274,7 +274,9 @@ class Classify:
         if self.cut:
             found.append(f"{self.cut:,} items are longer than {self.length} tokens and were cut")
         if self._of_tokens and (empty := sum(map(_without_tokens, self._items.parts.values()))):
-            found.append(f"{empty:,} items are empty: nothing can be known of them but how frequent the classes are")
+            found.append(
+                f"items that are empty: {empty:,}; nothing can be known of them but how frequent the classes are"
+            )
         return tuple(found)
 
     def describe(self) -> dict[str, Any]:

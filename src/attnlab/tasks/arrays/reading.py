@@ -196,11 +196,7 @@ def _of_objects(path: str, lines: Sequence[tuple[int, str]]) -> Table:
 
 def _of_lines(path: str, text: io.TextIOWrapper) -> Table:
     """The columns of CSV or TSV; where the first line is of numbers alone, columns are named by their numbers."""
-    rows: list[list[str]] = []
-    for line, row in read_cells(text, path, "\t" if ".tsv" in path else ","):
-        if rows and len(row) != len(rows[0]):
-            raise DataError(f"{path}, line {line}: {len(rows[0])} columns are needed; got {len(row)}")
-        rows.append(row)
+    rows = list(read_cells(text, path, "\t" if ".tsv" in path else ","))
     if not rows:
         return {}
     if len(rows[0]) == 1 and ";" in rows[0][0] and ".tsv" not in path:

@@ -61,12 +61,10 @@ def read_sides(file: BinaryIO, path: str, languages: tuple[str, str]) -> Iterato
     with io.TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
         begins, first = next(((number, line) for number, line in enumerate(text, 1) if line.strip()), (1, ""))
         delimiter = max(DELIMITERS, key=first.count)
-        known = next((names for _, names in read_cells([first], path, delimiter)), [])
+        known = next(read_cells([first], path, delimiter, before=begins - 1), [])
         source, target = names_of(known, languages) or _missing(path, known, languages)
         places = known.index(source), known.index(target)
-        for line, row in read_cells(text, path, delimiter, before=begins):
-            if len(row) != len(known):
-                raise DataError(f"{path}, line {line}: {len(known)} columns are needed; got {len(row)}")
+        for row in read_cells(text, path, delimiter, before=begins, count=len(known)):
             yield row[places[0]], row[places[1]]
 
 
