@@ -407,7 +407,7 @@ def fingerprints(folder: Path) -> dict[str, str]:
 
 def costs(said: str) -> dict[str, Any]:
     """What a plan says of the variants: everything but the notes and the time."""
-    begins = [one.start() for one in re.finditer(r"^\{$", said, re.MULTILINE)][-1]  # before it the module may have written
+    *_, begins = (one.start() for one in re.finditer(r"^\{$", said, re.MULTILINE))  # the module may write before it
     planned = json.loads(said[begins : said.rindex("}") + 1])
     keys = ("parameters", "flops_per_token", "activation_bytes", "steps")
     return {one["name"]: [one[key] for key in keys] for one in planned["variants"]}

@@ -1,6 +1,6 @@
 """Measure what softmax passes back of random queries and keys, and write the table: ``python docs/make_why_scaled.py``.
 
-The table stands in ``docs/why-scaled.md``; ``tests/test_docs.py`` measures its smallest and its largest row anew.
+The table stands in ``docs/why-scaled.md``; ``tests/test_why_scaled_in_docs.py`` measures two of its rows anew.
 """
 
 from __future__ import annotations
