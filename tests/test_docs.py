@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import doctest
-import importlib.util
 import re
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from attnlab.nn.attention import Attention
 from attnlab.nn.axes import scores
 from attnlab.studies.define.study import Study, load_study, parse_study
 from attnlab.studies.plan.plan import plan_study
+from tests.scripts import loaded
 from tests.test_architecture import LAYERS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,17 +71,13 @@ def test_every_page_is_in_the_table_of_contents():
 
 
 def test_the_page_of_parts_is_the_generated_one():
-    place = importlib.util.spec_from_file_location("make_parts", DOCS / "make_parts.py")
-    make_parts = importlib.util.module_from_spec(place)
-    place.loader.exec_module(make_parts)
+    make_parts = loaded("docs/make_parts.py")
     current = (DOCS / "parts.md").read_text(encoding="utf-8")
     assert current == make_parts.page() + "\n", "run .venv/bin/python docs/make_parts.py"
 
 
 def test_the_tour_is_that_of_the_tree():
-    place = importlib.util.spec_from_file_location("make_tour", DOCS / "make_tour.py")
-    make_tour = importlib.util.module_from_spec(place)
-    place.loader.exec_module(make_tour)
+    make_tour = loaded("docs/make_tour.py")
     current = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     assert current == make_tour.written(LAYERS), "run .venv/bin/python docs/make_tour.py"
 

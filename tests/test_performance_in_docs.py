@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -10,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from attnlab.benchmarks.measuring.turns import PairedTimes
+from tests.scripts import loaded
 
 ROOT = Path(__file__).resolve().parents[1]
-SPEC = importlib.util.spec_from_file_location("make_performance", ROOT / "docs" / "make_performance.py")
-make_performance = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(make_performance)
+make_performance = loaded("docs/make_performance.py")
 RESULTS = make_performance.Results(make_performance.RESULTS)
 CPU = {"torch": "2.13.0", "threads": 2, "cpu": "a processor", "device": "cpu"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 from pathlib import Path
@@ -14,11 +13,10 @@ from attnlab.core.contracts import Metric
 from attnlab.studies.define.looks import Seeds, levels_of, looks_of
 from attnlab.studies.judge.luck import Tuned
 from attnlab.studies.judge.verdicts import Look, verdicts
+from tests.scripts import loaded
 
 ROOT = Path(__file__).resolve().parents[1]
-SPEC = importlib.util.spec_from_file_location("make_results", ROOT / "docs" / "make_results.py")
-make_results = importlib.util.module_from_spec(SPEC)
-SPEC.loader.exec_module(make_results)
+make_results = loaded("docs/make_results.py")
 
 
 @pytest.mark.parametrize("page", make_results.PAGES, ids=lambda page: page.name)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 
 import pytest
 from ruamel.yaml import YAML
 
+from tests.scripts import loaded
 from tests.test_docs import DOCS, PAGES, ROOT
 
 
@@ -18,10 +18,7 @@ def settings():
 
 @pytest.fixture(scope="module")
 def hooks():
-    place = importlib.util.spec_from_file_location("site_hooks", DOCS / "site_hooks.py")
-    module = importlib.util.module_from_spec(place)
-    place.loader.exec_module(module)
-    return module
+    return loaded("docs/site_hooks.py")
 
 
 def shown(nav):

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import pytest
 import torch
+
+from tests.scripts import loaded
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 @pytest.fixture(scope="module")
 def scale():
-    place = importlib.util.spec_from_file_location("make_why_scaled", DOCS / "make_why_scaled.py")
-    module = importlib.util.module_from_spec(place)
-    place.loader.exec_module(module)
-    return module
+    return loaded("docs/make_why_scaled.py")
 
 
 @pytest.mark.parametrize("d_k", [4, 64])

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
+from tests.scripts import loaded
 
 from attnlab import Decoder, Recipe, train
 from attnlab.tasks.char_lm import data
@@ -18,9 +18,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 @pytest.fixture
 def script(monkeypatch):
-    place = importlib.util.spec_from_file_location("corpus_10gb", ROOT / "benchmarks" / "corpus_10gb.py")
-    module = importlib.util.module_from_spec(place)
-    place.loader.exec_module(module)
+    module = loaded("benchmarks/corpus_10gb.py")
     monkeypatch.setattr(module, "WALKS", 128)
     return module
 

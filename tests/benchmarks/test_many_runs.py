@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
+from tests.scripts import loaded
 
 from attnlab.studies import read_results
 
@@ -15,10 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def bench():
-    place = importlib.util.spec_from_file_location("many_runs", ROOT / "benchmarks" / "many_runs.py")
-    module = importlib.util.module_from_spec(place)
-    place.loader.exec_module(module)
-    return module
+    return loaded("benchmarks/many_runs.py")
 
 
 def test_its_studies_are_read_as_any_other(bench, tmp_path):

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 from collections import Counter, defaultdict
-from pathlib import Path
 
 import pytest
 from tests.doctor.collection import CASES, FOLDER, Case, Outcome, examine, score, thinned, told
+from tests.scripts import loaded
 
-_PLACE = importlib.util.spec_from_file_location(
-    "make_doctor_table", Path(__file__).parents[2] / "docs" / "make_doctor_table.py"
-)
-make_doctor_table = importlib.util.module_from_spec(_PLACE)
-_PLACE.loader.exec_module(make_doctor_table)
+make_doctor_table = loaded("docs/make_doctor_table.py")
 
 
 def _id(case: Case) -> str:

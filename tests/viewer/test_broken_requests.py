@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
 import pytest
+from tests.scripts import loaded
 
 from attnlab.viewer.guard import MOST_BYTES
 from attnlab.viewer.server import application
@@ -16,10 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.fixture(scope="module")
 def fuzzer():
-    place = importlib.util.spec_from_file_location("page_fuzzer", ROOT / "benchmarks" / "page_fuzzer.py")
-    module = importlib.util.module_from_spec(place)
-    place.loader.exec_module(module)
-    return module
+    return loaded("benchmarks/page_fuzzer.py")
 
 
 def test_broken_requests_are_answered_or_refused(fuzzer, runs):

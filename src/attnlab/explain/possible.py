@@ -13,7 +13,7 @@ from attnlab.explain.causes.own_code import model_parameters
 from attnlab.explain.causes.signatures import Measured
 from attnlab.explain.metrics import metrics_of
 from attnlab.explain.trials.setups import Setup
-from attnlab.tasks.held_out import PREFIXES, SUSPICIOUS_OVERLAP
+from attnlab.tasks.held_out import PREFIXES, SUSPICIOUS_OVERLAP, part_of
 
 LEAKS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "char-lm": ({"split": "windows"}, {"split": "inside"}),
@@ -135,9 +135,9 @@ def another_draw(metric: Metric, share: float, task: StudyTask) -> float:
 
 def _answers(metric: Metric, task: StudyTask) -> int:
     """How many held-out answers an accuracy is the share of; 0 where nothing says."""
-    prefix, _, kind = metric.name.partition("_")
-    counts = getattr(task, "answers", {}) if kind == "accuracy" else {}
-    return next((counts[part] for part in counts if PREFIXES.get(part) == prefix), 0)
+    part = part_of(metric.name)
+    is_accuracy = bool(part) and metric.name == f"{PREFIXES[part]}_accuracy"
+    return getattr(task, "answers", {}).get(part, 0) if is_accuracy else 0
 
 
 @final
@@ -162,8 +162,7 @@ def allowed(case: Case, task: StudyTask) -> Allowed | None:
     metric, expected = quantity.metric, quantity.expected
     if quantity.beside is not None or not metric.improves(quantity.seen, expected):
         return None
-    part = next((part for part, prefix in PREFIXES.items() if metric.name.startswith(f"{prefix}_")), "")
-    copied = getattr(task, "overlaps", {}).get(part)
+    copied = getattr(task, "overlaps", {}).get(part_of(metric.name))
     reached = [
         one
         for one in task.floors()

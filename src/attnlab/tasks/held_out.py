@@ -20,6 +20,11 @@ def held_parts(validation: Held, test: Held | None) -> dict[str, Held]:
     return {"validation": validation} | ({} if test is None else {"test": test})
 
 
+def part_of(metric: str) -> str:
+    """The held-out part that a metric of this name is measured on; nothing where it is of none."""
+    return next((part for part, prefix in PREFIXES.items() if metric.startswith(f"{prefix}_")), "")
+
+
 def shares_of(held: Mapping[str, Any]) -> dict[str, float]:
     """The parts that are a share."""
     return {part: float(some) for part, some in held.items() if isinstance(some, int | float)}

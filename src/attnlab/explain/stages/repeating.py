@@ -17,7 +17,7 @@ from attnlab.explain.stages.knowing import Tell
 from attnlab.explain.trials.effects import ERROR, Estimate, Values, mean_of, within_noise
 from attnlab.explain.trials.measuring import Measuring
 from attnlab.explain.trials.setups import ENDS_EARLIER, Setup
-from attnlab.tasks.held_out import PREFIXES
+from attnlab.tasks.held_out import part_of
 
 NEAR = 0.15
 """Part of what a number lies off the runs of its case that it may lie off them in another unit."""
@@ -125,8 +125,7 @@ def held(measuring: Measuring, known: Mapping[str, Known]) -> Held:
 def drawn(metric: Metric, share: float, known: Known) -> float:
     """How far an accuracy lies off for the draw of what is held out, where a person's own draw is another."""
     said = known.setup.task
-    part = next((part for part, prefix in PREFIXES.items() if metric.name.startswith(f"{prefix}_")), "")
-    fixed = isinstance(said.get(part), str | list) or said.get("split", "random") != "random"
+    fixed = isinstance(said.get(part_of(metric.name)), str | list) or said.get("split", "random") != "random"
     return 0.0 if fixed else another_draw(metric, share, known.task)
 
 

@@ -14,16 +14,7 @@ from jaxtyping import Int64
 from attnlab.core.errors import DataError
 from attnlab.text.compressed import without_compression
 from attnlab.text.rows import COMMAS, TABLES, TABS, read_cells, read_columns
-from attnlab.text.sources import (
-    OBJECTS,
-    Source,
-    find_sources,
-    is_folder,
-    open_bytes,
-    parse_line,
-    read_pieces,
-    said,
-)
+from attnlab.text.sources import OBJECTS, Source, find_sources, is_folder, open_bytes, parse_line, read_pieces, said
 
 ARRAY = ".npy"
 ENDINGS = (ARRAY, COMMAS, TABS, OBJECTS, *TABLES)
