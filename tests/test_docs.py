@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import doctest
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 import torch
 from ruamel.yaml import YAML
 
+from attnlab.core import cache
 from attnlab.core.errors import SpecError
+from attnlab.core.processes import apart
 from attnlab.nn.attention import Attention
 from attnlab.nn.axes import scores
 from attnlab.studies.define.study import Study, load_study, parse_study
 from attnlab.studies.plan.plan import plan_study
+from attnlab.tasks import datasets
 from tests.scripts import loaded
 from tests.test_architecture import LAYERS
 
@@ -68,6 +72,13 @@ def test_every_page_is_in_the_table_of_contents():
     contents = (DOCS / "index.md").read_text(encoding="utf-8")
     missing = [page.name for page in DOCS.glob("*.md") if page.name != "index.md" and f"({page.name})" not in contents]
     assert not missing
+
+
+def test_the_page_on_installing_names_every_extra_and_what_is_read_from_the_environment():
+    named = re.findall(r"`(?:attnlab\[(\w+)\]|(ATTNLAB_\w+))`", (DOCS / "install.md").read_text(encoding="utf-8"))
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert sorted(extra for extra, _ in named if extra) == sorted(extras)
+    assert {name for _, name in named if name} == {cache.VARIABLE, datasets.VARIABLE, apart.PATIENCE}
 
 
 def test_the_page_of_parts_is_the_generated_one():
