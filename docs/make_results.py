@@ -9,11 +9,11 @@ put there too: ``attnlab score runs/NAME/VARIANT/seed-0 | tee runs/NAME/score.tx
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import re
 import shutil
-import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,10 +59,10 @@ COSTS = (
 def copy_report(folder: Path) -> None:
     """Copy report.json, report.md, the charts and what commands printed from a run folder to ``docs/studies/``."""
     target = DOCS / "studies" / folder.name
+    texts = {name: (folder / name).read_text(encoding="utf-8") for name in ("report.json", "report.md")}
     shutil.rmtree(target, ignore_errors=True)
     (target / "charts").mkdir(parents=True)
-    for name in ("report.json", "report.md"):
-        text = (folder / name).read_text(encoding="utf-8")
+    for name, text in texts.items():
         (target / name).write_text(OWN_FILE.sub("./", text), encoding="utf-8")
     for printed in sorted(folder.glob("*.txt")):
         shutil.copy(printed, target / printed.name)
@@ -196,13 +196,15 @@ def _block(kind: str, name: str, text: str) -> str:
     return (beside_scores if scores else beside_paper)(json.loads(text), rows)
 
 
-def main(folders: list[str]) -> None:
+def main() -> None:
     """Copy the reports of all folders given, then fill the pages."""
-    for folder in folders:
-        copy_report(Path(folder))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", nargs="*", type=Path)
+    for folder in parser.parse_args().folders:
+        copy_report(folder)
     for page in PAGES:
         page.write_text(filled(page.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
