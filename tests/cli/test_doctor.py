@@ -66,6 +66,22 @@ def test_json_is_alone_on_standard_output(mine, capfd):
         assert {"check", "severity", "message", "evidence", "remedy", "source"} <= set(finding)
 
 
+def test_a_whole_model_need_not_pass_its_input_on(mine, capfd):
+    squeezed = """
+        class Mine(nn.Module):
+            def __init__(self, d_model=16):
+                super().__init__()
+                self.attention = nn.MultiheadAttention(d_model, 2, batch_first=True)
+                self.linear = nn.Linear(d_model, d_model)
+
+            def forward(self, x):
+                return torch.relu(self.linear(x + self.attention(x, x, x)[0]))
+    """
+    assert call(["doctor", mine(squeezed), "--bidirectional"]) == ERRORS_FOUND
+    assert "error residual" in capfd.readouterr().out
+    assert call(["doctor", mine(squeezed), "--bidirectional", "--whole"]) == HEALTHY
+
+
 def test_a_clean_layer_is_exit_code_0(mine, capfd):
     assert call(["doctor", mine(PLAIN), "--bidirectional", "--json"]) == HEALTHY
     assert not [f for f in json.loads(capfd.readouterr().out)["findings"] if f["severity"] == "error"]

@@ -45,6 +45,7 @@ def doctor(
     causal: Annotated[bool | None, Parameter(negative=["--not-causal", "--bidirectional"])] = None,
     layout: str | None = None,
     mask: str | None = None,
+    whole: bool = False,
     accept: list[str] | None = None,
     depth: Whole = 6,
     text: Path | None = None,
@@ -65,6 +66,8 @@ def doctor(
         The axes of its input: "batch first", "length first" or "channels first". Without it: what the class says.
     mask : str, optional
         What True means in its masks: "True = keep" or "True = blocked". Without it: what the class says, or calls show.
+    whole : bool
+        It is a whole model that a task calls at its own length: it need not pass its input on, nor run at other lengths.
     accept : list of str, optional
         A check whose findings are meant: they are shown as accepted, and do not count; may be repeated.
     depth : int
@@ -88,6 +91,7 @@ def doctor(
         "causal": causal,
         "layout": layout,
         "mask": mask,
+        "whole": whole,
         "accept": accept or [],
         "depth": _positive(depth),
         "text": None if text is None else str(text),
