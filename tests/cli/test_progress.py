@@ -18,13 +18,13 @@ MEASURED = {"val_loss": 1.25, "val_loss_long": 2.5}
     [("val_loss_long", "val_loss_long 2.5"), (None, "val_loss 1.25"), ("bleu", "val_loss 1.25")],
 )
 def test_a_finished_run_is_told_by_the_metric_of_the_study_where_it_has_it(metric, shown):
-    console = Console(file=io.StringIO(), width=100)
-    cell = CellPlan("it", 0, {}, {})
+    console = Console(file=io.StringIO(), width=40)
+    cell = CellPlan("it, by a name that is longer than a line", 0, {}, {})
     with TerminalWatcher(console, metric) as watcher:
         watcher.phase("judged runs", [cell], 0)
         watcher.message(cell, {"kind": "finished", "metrics": MEASURED})
     (line,) = [line for line in console.file.getvalue().splitlines() if line.startswith("1/1")]
-    assert line.rstrip().endswith(f"it, seed 0  {shown}")
+    assert line.rstrip().endswith(f"than a line, seed 0  {shown}")
 
 
 def test_a_terminal_says_what_is_done_while_no_step_is_made():

@@ -108,7 +108,8 @@ class TerminalWatcher:
             name = self._metric if self._metric in measured else next(iter(measured))
             metrics = f"{name} {measured[name]:.4g}"
             elapsed = time.monotonic() - (self._begun or time.monotonic())
-            self._console.print(f"[dim]{done}/{total} {elapsed:5.0f} s[/]  {escape(title_of(cell))}  [dim]{metrics}[/]")
+            told = f"[dim]{done}/{total} {elapsed:5.0f} s[/]  {escape(title_of(cell))}  [dim]{metrics}[/]"
+            self._console.print(told, soft_wrap=True)  # a line for each run, however long its name
 
 
 def title_of(cell: CellPlan) -> str:
