@@ -32,6 +32,9 @@ BLOCK = re.compile(
     r"<!-- (?P<kind>results|beside the paper|printed): (?P<name>[\w/.-]+) -->\n.*?<!-- end -->", re.DOTALL
 )
 
+OVERVIEW = re.compile(r"<!-- overview -->\n.*?<!-- end -->", re.DOTALL)
+SHOWN = re.compile(r"^#{2,} (?P<title>.+)$|^<!-- results: (?P<name>[\w-]+) -->$", re.MULTILINE)
+
 
 class Cost(NamedTuple):
     """Say how a table shows one cost of a variant."""
@@ -139,6 +142,39 @@ def same_sign(paper: float, low: float | None, high: float | None) -> str:
     return "the same" if (paper > 0) == (low > 0) else "the other"
 
 
+def overview(page: str) -> str:
+    """Return a row for each study whose comparisons a page shows: what was decided, and the largest of it."""
+    rows, counts, title = [], [0, 0], ""
+    for match in SHOWN.finditer(page):
+        title = match["title"] or title
+        path = DOCS / "studies" / (match["name"] or "") / "report.json"
+        if match["name"] is None or not path.is_file():
+            continue
+        report = json.loads(path.read_text(encoding="utf-8"))
+        judged = [one for one in report["verdicts"] if one["verdict"] != "exploratory"]
+        decided = [one for one in judged if one["verdict"] != "undecided"]
+        if judged:
+            anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+            link = f"[{match['name']}](#{anchor})"
+            rows.append([link, report["question"], f"{len(decided)} of {len(judged)}", _largest(report, decided)])
+            counts = [counts[0] + len(decided), counts[1] + len(judged)]
+    rows.append(["all", "", f"{counts[0]} of {counts[1]}", ""])
+    return _lines(["study", "question", "decided", "largest difference that is sure"], rows)
+
+
+def _largest(report: dict[str, Any], decided: list[dict[str, Any]]) -> str:
+    """Return the difference whose interval keeps farthest from zero; where there is none, what is equivalent."""
+    differ = [one for one in decided if one["verdict"] != "equivalent"]
+    if not differ:
+        return "; ".join(f"{_title(report, one)}: equivalent" for one in decided)
+    one = max(differ, key=_at_least)
+    return f"{_title(report, one)}: {one['verdict']}, by {_at_least(one):.3g} or more ({one['metric']})"
+
+
+def _at_least(verdict: dict[str, Any]) -> float:
+    return float(min(abs(verdict["low"]), abs(verdict["high"])))
+
+
 def _lines(names: list[str], rows: list[list[str]]) -> str:
     """Return a Markdown table."""
     return "\n".join(f"| {' | '.join(row)} |" for row in (names, ["---"] * len(names), *rows))
@@ -182,7 +218,8 @@ def filled(page: str) -> str:
         found = _block(kind, name, path.read_text(encoding="utf-8")) if path.exists() else NOT_RUN
         return f"<!-- {kind}: {name} -->\n{found}\n<!-- end -->"
 
-    return BLOCK.sub(fill, page)
+    page = BLOCK.sub(fill, page)
+    return OVERVIEW.sub(lambda _: f"<!-- overview -->\n{overview(page)}\n<!-- end -->", page)
 
 
 def _block(kind: str, name: str, text: str) -> str:

@@ -65,6 +65,22 @@ def test_what_a_command_printed_is_shown_as_it_is(tmp_path, monkeypatch):
     assert make_results.filled(block) == "<!-- printed: tiny/score.txt -->\n```text\nBLEU  41.5\n```\n<!-- end -->"
 
 
+def test_an_overview_counts_what_was_decided_and_names_the_largest_difference(tmp_path, monkeypatch):
+    monkeypatch.setattr(make_results, "DOCS", tmp_path)
+    kinds = {"far": ("worse", 0.3, 0.5), "near": ("better", -0.2, -0.1), "alike": ("equivalent", -0.01, 0.01)}
+    kinds |= {"open": ("undecided", -2.0, 1.0), "shown": ("exploratory", 3.0, 4.0)}
+    verdicts = [
+        {"variant": name, "metric": "loss"} | dict(zip(("verdict", "low", "high"), one, strict=True))
+        for name, one in kinds.items()
+    ]
+    report = {"question": "Which?", "rules": {"baseline": "base"}, "verdicts": verdicts}
+    (tmp_path / "studies" / "tiny").mkdir(parents=True)
+    (tmp_path / "studies" / "tiny" / "report.json").write_text(json.dumps(report), encoding="utf-8")
+    found = make_results.overview("## tiny: which?\n<!-- results: tiny -->\n<!-- results: never-run -->\n")
+    assert "| [tiny](#tiny-which) | Which? | 3 of 4 | far against base: worse, by 0.3 or more (loss) |" in found
+    assert found.endswith("| all |  | 3 of 4 |  |")
+
+
 def test_a_changed_number_would_be_found():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     changed = text.replace("| better |", "| worse |", 1)
