@@ -585,3 +585,36 @@ class Shortened(nn.Module):
 
 def test_a_layer_of_a_list_that_is_left_out_is_an_error():
     assert "layers.2" in only_error(Shortened()).message
+
+
+class Gated(nn.Module):
+    """A branch whose scale and gate are made from the mean of the input."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.gates = nn.LayerNorm(D), nn.Linear(D, 2 * D)
+        self.up, self.down = nn.Linear(D, 2 * D), nn.Linear(2 * D, D)
+
+    def forward(self, x):
+        scale, gate = self.gates(x.mean(1, keepdim=True)).chunk(2, dim=-1)
+        return x + gate * self.down(torch.relu(self.up(self.norm(x) * (1 + scale))))
+
+
+def started_at_zero(module, *parts):
+    for part in parts:
+        nn.init.zeros_(module.get_submodule(part).weight)
+        nn.init.zeros_(module.get_submodule(part).bias)
+    return module
+
+
+def test_matrices_in_a_row_that_start_at_zero_are_an_error():
+    finding = only_error(started_at_zero(Attention(), "qkv", "out"))
+    assert finding.message.startswith("qkv.weight, out.weight: start at zero and stay there")
+    assert only_error(started_at_zero(Gated(), "gates", "down")).message.startswith(
+        "gates.weight, down.weight: start at"
+    )
+
+
+def test_a_matrix_that_starts_at_zero_alone_opens_by_itself():
+    assert not found(started_at_zero(Attention(), "out"))
+    assert not found(started_at_zero(Gated(), "gates"))

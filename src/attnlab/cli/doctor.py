@@ -67,7 +67,7 @@ def doctor(
     mask : str, optional
         What True means in its masks: "True = keep" or "True = blocked". Without it: what the class says, or calls show.
     whole : bool
-        It is a whole model that a task calls at its own length: it need not pass its input on, nor run at other lengths.
+        It is a whole model, called at its task's length: it need not pass its input on, nor run at other lengths.
     accept : list of str, optional
         A check whose findings are meant: they are shown as accepted, and do not count; may be repeated.
     depth : int

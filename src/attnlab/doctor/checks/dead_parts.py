@@ -26,6 +26,7 @@ from attnlab.doctor.measures.participation import (
     MEMORIES,
     Rows,
     Survey,
+    held_at_zero,
     influence,
     influence_beside,
     survey,
@@ -108,6 +109,12 @@ TEXTS: Mapping[str, FindingText] = {
         "'{first}' and '{second}' are together one linear map: nothing bends what is handed from one to the other.",
         "put a non-linearity between them, {second}(gelu({first}(x))); two linear layers in a row do what one does",
         "Vaswani 2017, arXiv:1706.03762, equation 2: a feed-forward has a ReLU between its linear layers",
+    ),
+    "held at zero": FindingText(
+        "error",
+        "{names}: start at zero and stay there, as what each gets its gradient through is zero, too.",
+        "start at zero the last of the layers in a row alone, or its gain; the others at random, as PyTorch does",
+        "Zhang 2019, arXiv:1901.09321, section 3; Bachlechner 2020, arXiv:2003.04887: one factor of a branch is zero",
     ),
     "pattern": FindingText(
         "warning",
@@ -224,6 +231,8 @@ def _not_alive(exam: Examination) -> Iterator[Finding]:
         yield from _silent_rows(exam, seen)
     if not silent and not shared:
         yield from _cut_input(exam)
+    if not silent:
+        yield from _held_at_zero(exam)
     for first, second, widths in itertools.islice(widened_for_nothing(exam.eval_module, exam.usual_tape), 1):
         evidence = f"widths {' -> '.join(map(str, widths))}: a matrix of {widths[0]} by {widths[2]} gives the same"
         yield TEXTS["one map"].finding(ID, evidence, {"first": first, "second": second})
@@ -310,6 +319,14 @@ def _silent(exam: Examination, seen: Survey) -> Iterator[Finding]:
         change = max(changes[name] for name in cut)
         evidence = f"gradient 0 in {seen.calls} calls, but changing them changes the output by {change:.2g} of its size"
         yield from exam.as_meant([TEXTS["cut"].finding(ID, evidence, {"names": _list(cut)})], "stopped gradients")
+
+
+def _held_at_zero(exam: Examination) -> Iterator[Finding]:
+    """An error for matrices that would get a gradient if they did not all start at zero."""
+    held = held_at_zero(exam)
+    if held:
+        evidence = "gradient 0 in calls between which all that has one was moved; not so with small numbers in them"
+        yield TEXTS["held at zero"].finding(ID, evidence, {"names": _list(_whole_parts(exam.eval_module, held))})
 
 
 def _given_one_key(exam: Examination) -> bool:
