@@ -344,6 +344,13 @@ def test_an_address_at_which_nobody_listens_is_said_before_ray_tries_it_for_minu
         pass
 
 
+def test_an_address_in_the_environment_that_is_none_is_said(monkeypatch):
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", "head")
+    with pytest.raises(RunError, match=r"at auto: RAY_ADDRESS is HOST:PORT or ray://.*; got head$"), Ray("auto"):
+        pass
+
+
 @pytest.mark.parametrize(
     ("said", "sentence"),
     [

@@ -41,7 +41,7 @@ def loads_strictly(text):
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     target = tmp_path_factory.mktemp("report")
-    write_report(parts(), target)
+    assert write_report(parts(), target.as_uri()) == target / "report.html"
     return target
 
 

@@ -11,6 +11,7 @@ from tests.training.tiny import TinyTask, recipe, tiny_model
 
 from attnlab.core.errors import SpecError, TrainingError
 from attnlab.training import load_model_weights, on_devices, read_metrics, read_result
+from attnlab.training.devices import launching
 from attnlab.training.devices.context import cut_positions
 from attnlab.training.devices.ranks import Alone
 from attnlab.training.together.together import train_together
@@ -162,11 +163,20 @@ def test_parts_of_a_checkpoint_are_gone_on_with_on_any_number_of_ranks(runs, fol
 
 
 @pytest.mark.parametrize(
-    ("how", "expected"), [("killed", "SIGKILL"), ("raises", "failed: ValueError: this rank has its own trouble")]
+    ("how", "expected", "tracebacks"),
+    [("killed", "SIGKILL", 0), ("raises", "failed: ValueError: this rank has its own trouble", 1)],
 )
-def test_a_rank_that_fails_ends_all_with_its_own_error(how, expected):
+def test_a_rank_that_fails_ends_all_with_its_own_error(how, expected, tracebacks, capfd):
     with pytest.raises(TrainingError, match=f"rank 1 .process .*{expected}.*the same command goes on"):
         on_devices(2, one_fails, how)
+    assert capfd.readouterr().err.count("Traceback") == tracebacks
+
+
+def test_a_rank_that_fails_since_another_is_gone_shows_nothing(capfd, monkeypatch):
+    monkeypatch.setattr(launching, "GRACE_S", 0)
+    with pytest.raises(RuntimeError), launching._staying_when_failed():
+        raise RuntimeError("Connection closed by peer")
+    assert not capfd.readouterr().err
 
 
 def test_inputs_and_targets_of_other_lengths_are_not_cut_at_positions():

@@ -132,9 +132,10 @@ def machines_met(nodes: int, rendezvous: str | None, folder: Path) -> contextlib
 def follow_first(meeting: Any, folder: Path, console: Terminal) -> None:
     """Compute what the first machine says."""
     from attnlab.studies.run.ranks import follow
+    from attnlab.studies.storage.store import address
 
     console.print(f"computes with the machine at {meeting.host}:{meeting.port}, which tells of it", markup=False)
-    follow(meeting, folder)
+    follow(meeting, Path(address(folder)))
 
 
 def seed_changes(seeds: str | None) -> dict[str, Any]:

@@ -243,7 +243,8 @@ def _store(sources: Sequence[Source], field: str, folder: Path, name: str) -> st
         stretches = [stretch for one in sources for stretch in one.stretches(STRETCH)]
         processes = min(usable_cores(), len(stretches))
         size = sum(one.size for one in sources)
-        print(f"reading {size:,} bytes of text with {processes} processes into {folder}", file=sys.stderr)
+        with_them = f"{processes} process{'' if processes == 1 else 'es'}"
+        print(f"reading {size:,} bytes of text with {with_them} into {folder}", file=sys.stderr)
         calls = [
             (str(temporary), field, {number: asdict(stretches[number]) for number in range(call, len(stretches), step)})
             for step in [min(CALLS * processes, len(stretches))]

@@ -116,6 +116,8 @@ class Ray:
         else:
             address = self._address if self._address != "auto" else _address_of_this_machine()
             host, _, port = address.removeprefix("ray://").rpartition(":")
+            if not port.isdecimal():
+                raise SpecError(f"RAY_ADDRESS is HOST:PORT or ray://HOST:PORT; got {address}")
             socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_S).close()
             self._ray.init(address=address, **how)
 

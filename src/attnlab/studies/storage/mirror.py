@@ -181,7 +181,7 @@ def deliver(folder: str | os.PathLike[str], files: Mapping[str, bytes]) -> Path:
     found = address(folder)
     url = found if isinstance(found, str) else url_of(found)
     if url is None:
-        return Path(folder)
+        return Path(found)
     Store(url).write(files)
     return _copies("seen") / url.replace("://", "/")
 

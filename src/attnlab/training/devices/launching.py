@@ -10,7 +10,6 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -165,18 +164,20 @@ def _staying_when_failed() -> Iterator[None]:
         raise kind(str(error)) from error
     except Exception:
         time.sleep(GRACE_S)
-        traceback.print_exc()
         raise
 
 
 def _first_error(error: Any) -> AttnlabError:
-    """The error of the rank that failed first, as it was raised there."""
+    """The error of the rank that failed first, as it was raised there; of a bug there its traceback is shown."""
     rank, failure = error.get_first_failure()
-    said = failure.message if isinstance(failure.message, str) else failure.message["message"]
+    said, traceback = failure.message, ""
+    if not isinstance(said, str):
+        said, traceback = said["message"], said["extraInfo"]["py_callstack"]
     kind, _, text = said.partition(": ")
     known = vars(errors).get(kind)
     if known is not None:
         return known(text)
+    sys.stderr.write(traceback)
     return TrainingError(f"rank {rank} (process {failure.pid}) failed: {said}; {GOES_ON}")
 
 
