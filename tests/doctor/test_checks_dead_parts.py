@@ -438,6 +438,25 @@ def test_a_backward_pass_that_raises():
     assert "cannot be trained" in only_error(InPlace()).message
 
 
+class HidingLastKey(nn.Module):
+    """Attention that hides the last key of each sample in a loop over the scores."""
+
+    def __init__(self, samples):
+        super().__init__()
+        self.map, self.samples = nn.Linear(D, D), samples
+
+    def forward(self, x):
+        scores = self.map(x) @ x.mT
+        for sample in self.samples(scores):
+            sample[:, -1] = -1e9
+        return scores.softmax(-1) @ x
+
+
+def test_what_raises_with_gradients_alone_cannot_be_trained():
+    assert "cannot be trained" in only_error(HidingLastKey(iter)).message
+    assert found(HidingLastKey(lambda scores: (scores[number] for number in range(len(scores))))) == []
+
+
 class Experts(Split):
     def __init__(self):
         super().__init__()

@@ -456,6 +456,34 @@ def test_a_view_to_its_own_axes_in_another_order_exchanges_none(written, number)
     assert all("`x.view(B, C, H, W)` does not exchange the axes (B, H, W, C)" in one.message for one in findings)
 
 
+class Mixed(nn.Module):
+    """Mixes the features of each pixel, (batch, channels, height, width), and puts them back."""
+
+    def __init__(self, *, there, back):
+        super().__init__()
+        self.mix, self.there, self.back = nn.Linear(20, 20), there, back
+
+    def forward(self, x):
+        batch, channels, height, width = x.shape
+        rows = x.flatten(2).mT if self.there else x.reshape(batch, height * width, channels)
+        rows = self.mix(rows)  # (batch, pixels, channels)
+        rows = rows.mT if self.back else rows
+        return x + rows.reshape(batch, channels, height, width)
+
+
+@pytest.mark.parametrize(
+    ("there", "back", "evidence"),
+    [
+        (True, True, ""),
+        (True, False, "(3, 9, 20) is viewed as (3, 20, 3, 3)"),
+        (False, True, "(3, 20, 3, 3) is viewed as (3, 9, 20)"),
+    ],
+)
+def test_a_view_exchanges_no_pixels_and_channels(there, back, evidence):
+    findings = list(check_heads_mixed(examine(Mixed(there=there, back=back), layout="image", length=9)))
+    assert [one.evidence.partition(";")[0] for one in findings] == ([evidence] if evidence else [])
+
+
 def test_as_many_heads_as_positions_are_told_apart_by_no_shape():
     assert not list(check_heads_mixed(examined(Base, length=4)))
     assert list(check_heads_mixed(examined(MergedByView, length=5)))

@@ -343,3 +343,23 @@ def test_dropout_on_scores_is_a_warning():
     (found,) = check_normalization(examined(Dropped))
     assert (found.severity, found.nature) == ("warning", None)
     assert "Dropout" in found.message
+
+
+class UnitVectors(Base):
+    """Scores are cosines, ten times as large."""
+
+    axis = -1
+
+    def scores(self, q, k):
+        return 10 * F.normalize(q, dim=self.axis) @ F.normalize(k, dim=self.axis).mT
+
+
+class UnitFeatures(UnitVectors):
+    axis = -2
+
+
+@pytest.mark.parametrize(("written", "count"), [(UnitVectors, 0), (UnitFeatures, 1)])
+def test_queries_and_keys_are_normalized_over_their_features(written, count):
+    findings = list(check_normalization(examined(written)))
+    assert [one.severity for one in findings] == ["error"] * count
+    assert all("over the positions, not over their features" in one.message for one in findings)

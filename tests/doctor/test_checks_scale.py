@@ -327,6 +327,27 @@ def test_the_width_of_the_model_is_that_of_all_heads_where_its_input_is_narrower
     assert "by the width of the model" in found.message
 
 
+class HeadsOfTheirOwn(nn.Module):
+    """Each head is an attention of its own, side by side with the others."""
+
+    def __init__(self, scaled_by):
+        super().__init__()
+        self.heads = nn.ModuleList(nn.ModuleList(nn.Linear(96, 16) for _ in "qkv") for _ in range(6))
+        self.scaled_by = scaled_by
+
+    def forward(self, x):
+        made = [[part(x) for part in head] for head in self.heads]
+        return torch.cat([(q @ k.mT / self.scaled_by**0.5).softmax(-1) @ v for q, k, v in made], -1)
+
+
+@pytest.mark.parametrize(("scaled_by", "messages"), [(16, 0), (96, 1)])
+def test_heads_in_modules_of_their_own_are_several_of_one_width(scaled_by, messages):
+    torch.manual_seed(0)
+    found = list(check_scale(examined(HeadsOfTheirOwn(scaled_by), d_in=96)))
+    assert [one.severity for one in found] == ["error"] * messages
+    assert all("by the width of the model" in one.message for one in found)
+
+
 def test_masks_and_biases_are_no_part_of_the_logits():
     class Masked(Base):
         def scores(self, q, k):

@@ -104,6 +104,29 @@ def test_docstrings_count(tmp_path, docstring, layout):
     assert said(tmp_path, docstring=docstring) == layout
 
 
+class Usual(nn.Module):
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        length, batch, _ = states.shape
+        return states.sum() * length * batch
+
+
+class Doubled(Usual):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return 2 * super().forward(x)
+
+
+class DoubledBefore(Usual):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(2 * x)
+
+
+def test_names_of_axes_count_where_the_input_is_handed_on_to_an_inherited_forward():
+    found = layout_said(Doubled(), "x")
+    assert found is not None
+    assert found.what == "sequence-first"
+    assert layout_said(DoubledBefore(), "x") is None
+
+
 def test_a_part_says_nothing_about_what_is_around_it(tmp_path):
     class Around(nn.Module):
         def __init__(self) -> None:

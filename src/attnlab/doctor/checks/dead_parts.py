@@ -88,8 +88,9 @@ TEXTS: Mapping[str, FindingText] = {
     ),
     "raises": FindingText(
         "error",
-        "it cannot be trained: the backward pass raises an exception.",
-        "write x = x + y instead of x += y, masked_fill instead of masked_fill_, where the old value is still needed",
+        "it cannot be trained: with gradients it raises an exception.",
+        "write x = x + y instead of x += y, masked_fill instead of masked_fill_, where the old value is still needed,"
+        " and nothing into the pieces of a tensor that a loop or unbind() gives",
         "PyTorch documentation, 'Autograd mechanics', in-place correctness checks",
     ),
     "dead": FindingText(

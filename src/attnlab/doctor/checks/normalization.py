@@ -121,8 +121,30 @@ def _of_softmax(exam: Examination, tape: Tape, dependence: Dependence, attention
             "Scores stay within 1 of each other however large queries and keys are, so the weights are nearly uniform.",
             "take out what squeezes the scores before the softmax (a clamp, a sigmoid), or multiply behind it",
         )
+    if attention.along == "positions" and any(map(_of_length_one_over_positions, (attention.q, attention.k))):
+        return _error(
+            attention,
+            "Queries or keys are divided by their length over the positions, not over their features: the scores are"
+            " no cosines, and shrink with the length of the sequence.",
+            "normalize over the features of a head, the axis that the product sums over: F.normalize(q, dim=-1) on q"
+            " of shape (batch, heads, length, d_head)",
+        )
     said = bool(_DISTRIBUTION.search(exam.patient.text))
     return _sums_wrong(attention, course, said=said)
+
+
+def _of_length_one_over_positions(vectors: Float[Tensor, "batch heads length d_head"] | None) -> bool:
+    """Whether every feature of a head has one length over the positions, and the positions have several."""
+    if vectors is None or min(vectors.shape[2:]) < 2:
+        return False
+    of_features, of_positions = (
+        vectors.norm(dim=axis).transpose(0, 1).flatten(1) for axis in (2, 3)
+    )  # (heads, batch * each)
+    return _alike(of_features) and not _alike(of_positions)
+
+
+def _alike(lengths: Float[Tensor, "heads each"]) -> bool:
+    return bool((lengths.amax(1) - lengths.amin(1) <= _EXACT * lengths.amax(1)).all()) and bool(lengths.any())
 
 
 def _sums_wrong(attention: TapedAttention, course: AfterSoftmax, *, said: bool) -> Finding | None:

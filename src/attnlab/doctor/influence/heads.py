@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
@@ -52,6 +53,12 @@ TEXTS: Mapping[str, FindingText] = {
         "error",
         "Splitting the heads scrambles {names}: their rows are not the positions of the input.",
         f"view, then transpose: {_SPLIT}",
+        VIEWS_MOVE_NOTHING,
+    ),
+    "exchange": FindingText(
+        "error",
+        "A view does not exchange positions and features: every number stays where it is, and both are scrambled.",
+        "exchange axes by `permute` or `transpose`, and view afterwards",
         VIEWS_MOVE_NOTHING,
     ),
     "merge": FindingText(
@@ -110,9 +117,37 @@ def _with_several_heads(exam: Examination) -> Iterator[Examination]:
 
 
 def _mixed(exam: Examination) -> Iterator[Finding]:
-    """The error of each attention that has one."""
+    """The error of each attention that has one, then that of views anywhere."""
     tape = exam.usual_tape
     dependence = dependence_of(tape, exam.convention)
+    yield from _of_attentions(exam, dependence)
+    for event in tape.events:
+        if _exchanges_by_view(dependence, event):
+            where = f" in {event.where!r}" if event.where else ""
+            evidence = f"{tuple(event.inputs[0].shape)} is viewed as {tuple(event.output.shape)}{where}"
+            yield TEXTS["exchange"].finding(
+                _ID, f"{evidence}; along its axis of {dependence.length} lie the positions of the input"
+            )
+
+
+def _exchanges_by_view(dependence: Dependence, event: Event) -> bool:
+    """Whether what has its positions on one side of its features is viewed as if they were on the other."""
+    if "view" not in event.call or min(event.inputs[0].dim(), event.output.dim()) < 3:
+        return False
+    (batch, *before), (other, *after), length = event.inputs[0].shape, event.output.shape, dependence.length
+    features = math.prod(before) // length
+    first = before[-1] == features == after[0] and math.prod(after[1:]) == length
+    last = before[0] == features == after[-1] and math.prod(after[:-1]) == length
+    if first == last or features in (1, length) or not batch == other == dependence.batch:
+        return False
+    places = torch.arange(event.inputs[0].numel()).view(batch, 1, -1, features if first else length)
+    rows = rows_of_operand(dependence, (event.index, 0), places if first else places.mT)
+    return rows is not None and not rows.mixed
+
+
+def _of_attentions(exam: Examination, dependence: Dependence) -> Iterator[Finding]:
+    """The error of each attention that has one."""
+    tape = exam.usual_tape
     for attention in attentions(tape, exam.convention):
         found = _over_heads(exam, attention) or _over_features(exam, dependence, attention)
         found = found or _samples_mixed(dependence, attention)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
 
 import torch
@@ -34,7 +34,7 @@ class LogitSize:
     """Hold the size of one attention's logits."""
 
     d_head: int  # features of one query
-    n_heads: int  # number of heads
+    n_heads: int  # number of heads, those beside it in other modules included
     std: float
     """Standard deviation of the part of the logits that comes from queries and keys, scale included, mask and biases
     left out."""
@@ -57,24 +57,37 @@ class LogitSize:
 def logit_sizes(tape: Tape, convention: Convention) -> list[LogitSize]:
     """The size of the logits of each attention that multiplies queries and keys before a softmax."""
     dependence = dependence_of(tape, convention)
-    found = [_measured(tape, dependence, attention) for attention in attentions(tape, convention)]
-    return [size for size in found if size is not None]
+    measured = [_measured(tape, dependence, attention) for attention in attentions(tape, convention)]
+    found = [(size, projected) for size, projected in measured if size is not None]
+    return [replace(size, n_heads=_beside(size, projected, found)) for size, projected in found]
 
 
-def _measured(tape: Tape, dependence: Dependence, attention: TapedAttention) -> LogitSize | None:
-    """The size of one attention's logits, None if it cannot be told."""
+def _beside(size: LogitSize, projected: Tensor | None, found: Sequence[tuple[LogitSize, Tensor | None]]) -> int:
+    """The number of heads that are projected from one tensor to one size, each in a module of its own or together."""
+    if projected is None:
+        return size.n_heads
+    alike = [other for other, source in found if other.d_head == size.d_head and _same(source, projected)]
+    return sum(other.n_heads for other in alike)
+
+
+def _same(first: Tensor | None, second: Tensor) -> bool:
+    return first is not None and first.shape == second.shape and torch.equal(first, second)
+
+
+def _measured(tape: Tape, dependence: Dependence, attention: TapedAttention) -> tuple[LogitSize | None, Tensor | None]:
+    """The size of one attention's logits, None if it cannot be told; and what its queries are projected from."""
     queries, keys = attention.sources.pairing.queries, attention.sources.pairing.keys
     if queries is None or keys is None or attention.q is None or not attention.softmaxes:
-        return None
+        return None, None
     before = [_projections(tape, dependence, operand) for operand in (queries, keys)]
     of_one_input = before == [[], []] and attention.q.size(2) != attention.weights.size(3)
     if of_one_input:  # in windows: products of a position with itself are among the others
-        return None
+        return None, None
     stds = [_std_at(tape, events, operand) for events, operand in zip(before, (queries, keys), strict=True)]
     std = _std_of_products(tape, attention)
     if std is None or min(std, *stds) < _SMALLEST:
-        return None
-    return LogitSize(
+        return None, None
+    size = LogitSize(
         d_head=attention.q.shape[3],
         n_heads=attention.n_heads,
         std=std,
@@ -85,6 +98,14 @@ def _measured(tape: Tape, dependence: Dependence, attention: TapedAttention) -> 
         where=attention.where,
         projected=[] not in before,
     )
+    return size, _projected_from(before[0])
+
+
+def _projected_from(projections: Sequence[Event]) -> Tensor | None:
+    """What a single projection by a matrix multiplies."""
+    if len(projections) != 1 or projections[0].call not in ("mm", "addmm"):
+        return None
+    return projections[0].inputs[projections[0].call == "addmm"]
 
 
 def _projections(tape: Tape, dependence: Dependence, operand: Operand) -> list[Event]:

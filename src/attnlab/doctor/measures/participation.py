@@ -49,7 +49,7 @@ class Survey:
     alive: dict[str, dict[int, Tensor]] = field(default_factory=dict)
     """By name and length of the input, where a gradient was not zero in any call, in the parameter's shape."""
     calls: int = 0  # how many calls went into it
-    broken: str = ""  # what the backward pass raised; nothing where it ran
+    broken: str = ""  # what a call with gradients or its backward pass raised; nothing where they ran
 
     def add(self, module: nn.Module, length: int) -> None:
         """Take in the gradients that one call left at a module's parameters."""
@@ -81,10 +81,13 @@ def survey(exam: Examination) -> Survey:
     for module, inputs, how in itertools.chain(usual, others):
         try:
             loss = _projection(results(exam, module, inputs, how), inputs.shape[1])
-        except ModuleError:
-            if not found.calls:
+        except ModuleError as error:
+            if found.calls:
+                continue
+            if _raises(exam, module, inputs, grad=False) or not _raises(exam, module, inputs, grad=True):
                 raise
-            continue
+            found.broken = str(error)
+            break
         if loss.requires_grad:
             try:
                 loss.backward()
@@ -115,6 +118,14 @@ def held_at_zero(exam: Examination) -> list[str]:
                 held.discard(name)
                 each.data -= _STEP * each.grad / each.grad.norm().clamp(min=1e-30)
     return [name for name in named if name in held]
+
+
+def _raises(exam: Examination, module: nn.Module, inputs: Tensor, *, grad: bool) -> bool:
+    try:
+        exam.run(inputs, module=module, grad=grad)
+    except ModuleError:
+        return True
+    return False
 
 
 def _situations(exam: Examination) -> Iterator[tuple[bool, Tensor, dict[str, Any]]]:

@@ -139,6 +139,8 @@ def usual(name: str, hint: Any = None) -> Any:
         return next(iter(hint))
     if get_origin(hint) is Literal:
         return get_args(hint)[0]
+    if hint is torch.device:
+        return torch.device("cpu")
     *_, last = pieces = ["", *pieces_of(name)]
     known = {*pieces, *(piece.removesuffix("s") for piece in pieces)}
     rows = (value for words, value in _BY_PIECE if known & set(words.split()))

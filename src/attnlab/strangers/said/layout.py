@@ -9,7 +9,15 @@ from collections.abc import Iterator, Sequence
 
 from torch import nn
 
-from attnlab.strangers.said.source import Said, docstrings, is_torchs_own, parsed, source_of_forward, with_next
+from attnlab.strangers.said.source import (
+    Said,
+    docstrings,
+    is_torchs_own,
+    parsed,
+    source_of_forward,
+    source_of_inherited,
+    with_next,
+)
 
 _AXES: dict[str, str] = {
     "batch": "... b bs bsz batch batches batchsize nbatches nb",
@@ -91,6 +99,10 @@ def _sayings(module: nn.Module, parameter: str, text_of_file: str) -> Iterator[t
     start = 0 if function is None else max(1, function.body[0].lineno - 1)
     yield from ((comment, "a shape comment") for comment in _comments(" ".join(lines[:start])))
     yield from ((shape, "names of axes") for shape in _unpacked(function, parameter))
+    if re.search(rf"super\([^()]*\)\.forward\({re.escape(parameter)}\b", source):
+        inherited = next((one for one in parsed(source_of_inherited(module)) if isinstance(one, ast.FunctionDef)), None)
+        named = parameter if inherited is None else inherited.args.args[1].arg
+        yield from ((shape, "names of axes") for shape in _unpacked(inherited, named))
     for docstring in docstrings(module):
         yield from ((line, "its docstring") for line in _about(docstring, parameter))
     reassigned = re.compile(rf"\s*{re.escape(parameter)}\b[^=(\[.]*=[^=]")

@@ -60,6 +60,12 @@ def source_of_forward(module: nn.Module) -> str:
     return source_of(getattr(type(module), "forward", None))
 
 
+def source_of_inherited(module: nn.Module) -> str:
+    """The source of the ``forward`` that a module's own has replaced, or nothing."""
+    written = [kind.__dict__["forward"] for kind in type(module).__mro__ if "forward" in kind.__dict__]
+    return "" if written[1].__module__.startswith("torch.") else source_of(written[1])
+
+
 def docstrings(module: nn.Module) -> list[str]:
     """The docstrings of a module's ``forward`` and of its class, those of torch left out."""
     if is_torchs_own(module):
