@@ -68,10 +68,11 @@ class Brackets:
         tags: list[int] = []
         waiting: list[tuple[int, int]] = []  # label and first word of each open bracket
         chains: dict[tuple[int, int], Chain] = {}
+        words, opening = self.words, self.opening
         for token in tokens:
-            if token in self.words:
+            if token in words:
                 tags.append(token)
-            elif token in self.opening:
+            elif token in opening:
                 waiting.append((token, len(tags)))
             elif token == self.close and waiting:
                 label, start = waiting.pop()

@@ -7,6 +7,7 @@ import torch
 
 from attnlab.core.errors import SpecError
 from attnlab.models.parsers.brackets import Brackets
+from attnlab.models.parsers.grammars import latent
 from attnlab.models.parsers.grammars.counts import FREE, Registry
 from attnlab.models.parsers.grammars.latent import LatentPcfg
 from attnlab.models.parsers.grammars.posteriors import posteriors, posteriors_of_kinds
@@ -66,8 +67,9 @@ def test_a_word_that_is_met_first_teaches_what_new_words_look_like():
     model = grammar().train()
     first = model(filled(SENTENCES[:1]), filled(TREES[:1]))
     again = model(filled(SENTENCES[:1]), filled(TREES[:1]))
-    assert model.lexicon.find(torch.tensor([FREE - 1])) == model.lexicon.unknown
-    assert int((model.lexicon.keys != FREE).sum()) == 4  # two words and their endings
+    assert model.lexicon.registry.find(torch.tensor([FREE - 1])) == model.lexicon.registry.unknown
+    assert model.lexicon.registry.used == 4  # two words and their endings
+    assert model.lexicon.seen[:4].sort().values.tolist() == [1, 1, 2, 2]  # words twice, endings when they were new
     assert torch.isfinite(first).all()
     assert torch.isfinite(again).all()
 
@@ -90,12 +92,26 @@ def test_posteriors_by_levels_are_those_by_spans(sentence):
 def test_kinds_part_after_a_split_and_raise_the_likelihood():
     plain = learned(grammar(), steps=60)
     split = learned(grammar(splits=2, split_every=40), steps=60)
-    kinds = split._counts().root.shape[1]
+    kinds = split._counts()[0].kinds.shape[1]
     assert kinds == 4
     counts = split.binary[: int((split.rules.keys != FREE).sum())]
     assert float((counts.detach().amax(dim=(1, 2, 3)) / counts.detach().mean(dim=(1, 2, 3))).max()) > 2
     losses = [one(filled(SENTENCES), filled(TREES)).sum() for one in (split, plain)]
     assert losses[0] < losses[1] - 0.5
+
+
+def test_kinds_in_steps_find_the_posteriors_of_all_kinds_where_no_label_is_passed_over(monkeypatch):
+    model = learned(grammar(splits=3, split_every=20), steps=30)
+    grammars = model.grammars()
+    assert [one.root.shape[1] for one in grammars] == [1, 4, 8]
+    sentence = filled(SENTENCES[1:2])
+    allowed = torch.ones(1, len(SENTENCES[1]), BRACKETS.size) > 0
+    keys, may = next(model.sentences(sentence, allowed))
+    leaves = model._leaves_of(grammars, keys, may)
+    monkeypatch.setattr(latent, "KEPT", (-1.0, -1.0))
+    whole = torch.ones(len(may) + 1, len(may) + 1, model.symbols.count) > 0
+    expected = posteriors_of_kinds(grammars[-1], model.symbols, leaves[-1], whole)
+    assert torch.allclose(model._shares(grammars, leaves), expected, atol=1e-9)
 
 
 def test_a_registry_that_is_full_leaves_the_rest_unknown():

@@ -76,16 +76,23 @@ def inside(
     """
     values = leaves * weights[: len(leaves), None]
     rest = weights[len(leaves) :, None]
-    for level in levels:
+    of_unary = _by_level(unary, [level.unary[:, -1] for level in levels])
+    of_binary = _by_level(binary, [level.binary[:, -1] for level in levels])
+    for level, one, two in zip(levels, of_unary, of_binary, strict=True):
         found = values.new_zeros(level.size, values.shape[1])
-        of_unary, of_binary, rest = rest.split((len(level.unary), len(level.binary), rest.shape[0] - level.ways))
-        node, child, rule = level.unary.T
-        found = found.index_add(0, node, torch.einsum("exy,ey->ex", unary(rule), values[child]) * of_unary)
-        node, left, right, rule = level.binary.T
-        over_right = torch.einsum("exyz,ez->exy", binary(rule), values[right])
-        found = found.index_add(0, node, torch.einsum("exy,ey->ex", over_right, values[left]) * of_binary)
+        times_one, times_two, rest = rest.split((len(level.unary), len(level.binary), rest.shape[0] - level.ways))
+        node, child, _ = level.unary.T
+        found = found.index_add(0, node, torch.einsum("exy,ey->ex", one, values[child]) * times_one)
+        node, left, right, _ = level.binary.T
+        over_right = torch.einsum("exyz,ez->exy", two, values[right])
+        found = found.index_add(0, node, torch.einsum("exy,ey->ex", over_right, values[left]) * times_two)
         values = torch.cat((values, found))
     return values
+
+
+def _by_level(of: Probabilities, rules: Sequence[Int[Tensor, " ways"]]) -> Sequence[Tensor]:
+    """The probabilities of each level's rules, looked up at once: a gradient is as large as all counts."""
+    return of(torch.cat([*rules])).split([len(some) for some in rules]) if rules else ()
 
 
 @final
@@ -123,6 +130,10 @@ class BinaryTrees:
         """Those of binary rules."""
         return [made[2] for made in self._made if len(made) == 3]
 
+    def singles(self) -> list[int]:
+        """The numbers of rules with one child."""
+        return [made[1] for made in self._made if len(made) == 2]
+
     def tops(self) -> list[int]:
         """The symbols of the tops."""
         return [self._symbol[top] for top in self._tops]
@@ -136,16 +147,16 @@ class BinaryTrees:
         numbers = [0] * len(self._heights)
         for number, node in enumerate(node for height in sorted(by_height) for node in by_height[height]):
             numbers[node] = number
+        found = iter(rules.find(torch.tensor(self.keys(), dtype=torch.long, device=device)).tolist())
+        known = {node: next(found) for node, made in enumerate(self._made) if len(made) == 3}
         levels = []
         for height in sorted(by_height)[1:]:
-            nodes = by_height[height]
-            made = [(place, *self._made[node]) for place, node in enumerate(nodes)]
-            unary = [(place, numbers[one[0]], one[1]) for place, *one in made if len(one) == 2]
-            binary = [(place, numbers[one[0]], numbers[one[1]], one[2]) for place, *one in made if len(one) == 3]
+            made = [(place, node, *self._made[node]) for place, node in enumerate(by_height[height])]
+            unary = [(place, numbers[one[0]], one[1]) for place, _, *one in made if len(one) == 2]
+            binary = [(at, numbers[one[0]], numbers[one[1]], known[node]) for at, node, *one in made if len(one) == 3]
             pairs = torch.tensor(binary, dtype=torch.long, device=device).view(-1, 4)
-            pairs[:, 3] = rules.find(pairs[:, 3])
             singles = torch.tensor(unary, dtype=torch.long, device=device).view(-1, 3)
-            levels.append(Level(len(nodes), singles, pairs))
+            levels.append(Level(len(made), singles, pairs))
         return [numbers[top] for top in self._tops], levels
 
     def _constituent(self, span: TreeSpan, ahead: _Ahead, tags: Sequence[int]) -> int:

@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from attnlab.core.sizes import require_not_negative, require_positive
 from attnlab.models.parsers.brackets import Brackets, SpansAndTags, TreeSpan
 from attnlab.models.parsers.chart import best_trees
-from attnlab.models.parsers.grammars.counts import FREE, UNSEEN, Counts, Registry, probabilities
+from attnlab.models.parsers.grammars.counts import FIRST, FREE, UNSEEN, Counts, Registry, probabilities, totals
 from attnlab.models.parsers.grammars.forest import BinaryTrees, inside
+from attnlab.models.parsers.grammars.lexicon import Lexicon, WordShares
 from attnlab.models.parsers.grammars.n_best import Way, n_best
 from attnlab.models.parsers.grammars.posteriors import Grammar, Posteriors, packed, posteriors, posteriors_of_kinds
 from attnlab.models.parsers.grammars.symbols import Symbols
@@ -23,13 +24,13 @@ from attnlab.models.translator import Source, Target
 
 SPREAD = 0.05
 """By which share the halves of a count differ at most after a split."""
-FIRST = 1e-6
-"""Every count before training, far below that of what is seen once."""
-KEPT = 1e-4
-"""Share of all trees that a label must have a part in to be looked at with its kinds."""
+BETWEEN = 4
+"""Kinds of each symbol in the grammar that parses between the one without kinds and the one with all."""
+KEPT = 1e-4, 3e-3
+"""Shares of all trees that a label must have a part in to be looked at with a few kinds, and with all."""
 RARE = 1e-6
 """Share of all trees that a rule at its place must have a part in to be in one of the best."""
-CERTAIN = 0.25
+CERTAIN = 0.35
 """Share of all trees that a constituent must have a part in to be written."""
 SCALE = 16.0
 """What each word is multiplied by, beside what makes its likeliest tag 1: rules take it away again."""
@@ -61,23 +62,29 @@ class LatentPcfg(AbstractParser):
 
     Notes
     -----
-    Its parameters are counts, to be learned with the optimizer ``em``; the loss is minus the logarithm of the
-    probability of tree and words. Constituents of more than two parts are made binary from the right, with one symbol
-    for what is left of each label. A split halves every count and moves the halves a little apart. A word that was
-    never met has the probability of its last piece under a tag, which is learned from words when they are met first.
-    Parsing looks for labels with the grammar without kinds, and then only at those that have a part in enough trees.
-    The tree is the one whose constituents have the largest posteriors together, less 0.25 each. Differs from [1]_:
-    batches, not the whole treebank, for each step of EM; splits are not merged again; the objective of [3]_ in place of
-    products of rules.
+    To be learned with the optimizer ``em``. How often rules and words are seen is counted; its parameters are expected
+    counts, which say how each use divides among kinds. The loss is minus the logarithm of the probability of tree and
+    words. Constituents of more than two parts are made binary from the right, with one symbol for what is left of each
+    label. A split halves every count and moves the halves a little apart. As in [1]_, probabilities of rules (1 %) and
+    words (10 %) are drawn towards their mean over the kinds of a symbol. Rare words and new ones have tags of words
+    that end in the same piece, too; see `Lexicon`. Parsing looks for labels with the grammar without kinds, and then
+    only at those that have a part in enough trees. The tree is the one whose constituents have the largest posteriors
+    together, less 0.35 each. Differs from [1]_: batches, not the whole treebank, for each step of EM; splits are not
+    merged again; endings are the last pieces of words, in place of signatures by spelling; the objective of [3]_ in
+    place of that of [4]_.
 
     References
     ----------
     .. [1] Petrov, Barrett, Thibaux, Klein, 2006, "Learning accurate, compact, and interpretable tree annotation".
     .. [2] Matsuzaki, Miyao, Tsujii, 2005, "Probabilistic CFG with latent annotations".
     .. [3] Goodman, 1996, "Parsing algorithms and metrics", arXiv:cmp-lg/9605036.
+    .. [4] Petrov, Klein, 2007, "Improved inference for unlexicalized parsing".
     """
 
     seen: Int[Tensor, ""]
+    seen_root: Float[Tensor, " symbols"]
+    seen_binary: Float[Tensor, " n_rules"]
+    seen_unary: Float[Tensor, " unary"]
 
     def __init__(
         self,
@@ -99,12 +106,14 @@ class LatentPcfg(AbstractParser):
         self.symbols = Symbols(Brackets.of(brackets), tuple(tuple(chain) for chain in chains))
         self.splits, self.split_every = splits, split_every
         self.places = WordPlaces(source_vocab_size, word_starts=word_starts, pad=pad)
-        self.rules, self.lexicon = Registry(n_rules), Registry(n_words)
         kinds = 2**splits
+        self.rules = Registry(n_rules)
+        self.lexicon = Lexicon(n_words, tags=self.symbols.tags, kinds=kinds)
         self.root = nn.Parameter(torch.full((self.symbols.count, kinds), FIRST))
         self.binary = nn.Parameter(torch.full((n_rules, kinds, kinds, kinds), FIRST))
         self.unary = nn.Parameter(torch.full((len(chains) * self.symbols.tags, kinds, kinds), FIRST))
-        self.words = nn.Parameter(torch.full((n_words, kinds), FIRST))
+        for name, counts in (("root", self.root), ("binary", self.binary), ("unary", self.unary)):
+            self.register_buffer(f"seen_{name}", torch.full((len(counts),), FIRST, dtype=torch.float64))
         self.register_buffer("seen", torch.zeros((), dtype=torch.long))
 
     def forward(self, source: Source, target: Target) -> Losses:
@@ -114,22 +123,18 @@ class LatentPcfg(AbstractParser):
 
     def losses(self, source: Source, trees: Sequence[SpansAndTags], *, new: int) -> Losses:
         """Minus the logarithm of the probability of each tree with its words; `new` ones are met and counted."""
-        grown, tagged = BinaryTrees(self.symbols), self.symbols.tags
+        grown = BinaryTrees(self.symbols)
         for tree in trees:
             grown.grow(*tree)
         keys = self.places.keys(source, max(place for _, place, _ in grown.leaves) + 1)
         rows, places, tags = torch.tensor(grown.leaves, device=source.device).T
-        words, endings = (one[rows, places] * tagged + tags for one in keys)
+        words, endings = (one[rows, places] for one in keys)
         if new:
-            self.rules.add(torch.tensor(grown.keys(), dtype=torch.long, device=source.device))
-            self.lexicon.add(endings)
+            self._count(grown)
+            self.lexicon.count(*(self.lexicon.keys(one, tags) for one in (words, endings)))
             self._split(new)
-        known = self.lexicon.find(words)
-        if new:
-            self.lexicon.add(words)  # from now on: here they are new
-        chosen = torch.where(known == self.lexicon.unknown, self.lexicon.find(endings), known)
         grammar = self._grammar(self._counts())
-        leaves = grammar.words(chosen)
+        leaves = grammar.words(words, endings, tags)
         scales = SCALE / leaves.detach().amax(dim=1)
         tops, levels = grown.levels(self.rules)
         weights = leaves.new_ones(len(leaves) + sum(level.ways for level in levels))
@@ -154,9 +159,11 @@ class LatentPcfg(AbstractParser):
 
     @torch.no_grad()
     def grammars(self) -> list[Grammar]:
-        """The grammar without kinds and, where there are any, the one with them."""
-        fine = self._counts()
-        return [self._grammar(fine.without_kinds())] + [self._grammar(fine)] * (fine.root.shape[1] > 1)
+        """The grammar without kinds and, where there are any, the one with a few of them and the one with all."""
+        counts = self._counts()
+        kinds = counts[0].kinds.shape[1]
+        found = [self._grammar([one.merged(few) for one in counts]) for few in sorted({1, min(BETWEEN, kinds), kinds})]
+        return [one._replace(binary=functools.partial(one.binary(one.used).index_select, 0)) for one in found]
 
     @torch.no_grad()
     def n_best(
@@ -168,11 +175,11 @@ class LatentPcfg(AbstractParser):
         stand side by side.
         """
         symbols, leaves = self.symbols, self._leaves_of(grammars, keys, may)
-        alive = posteriors(grammars[0], symbols, leaves[0][..., 0]) > KEPT  # nothing where there is no tree
+        alive = self._shares(grammars[:-1] or grammars, leaves) > KEPT[-1]  # nothing where there is no tree
         found = packed(grammars[-1], symbols, leaves[-1], alive)
         shares, symbol, (made, children) = found.shares(), found.nodes[:, 2], found.made()
         inner = (symbol >= symbols.tags) & (symbol < symbols.constituents.stop)
-        tops = (inner & (found.nodes[:, 0] == 0) & (found.nodes[:, 1] == len(may)) & (shares > KEPT)).nonzero()[:, 0]
+        tops = (inner & (found.nodes[:, 0] == 0) & (found.nodes[:, 1] == len(may)) & (shares > RARE)).nonzero()[:, 0]
         of_tops = zip(shares[tops].log().tolist(), tops.tolist(), strict=True)
         ways: list[list[Way]] = [*([] for _ in range(len(symbol))), [(score, (top,)) for score, top in of_tops]]
         kept = found.ways > RARE
@@ -195,38 +202,56 @@ class LatentPcfg(AbstractParser):
 
     # ---- what is counted ----
 
-    def _counts(self) -> Counts:
-        """The counts by the kinds that there are so far."""
+    def _counts(self) -> list[Counts]:
+        """Those of roots, binary and unary rules, and words, by the kinds that there are so far."""
         kinds = 2 ** min(self.splits, int(self.seen) // self.split_every)
-        keys, words = self.rules.keys, self.lexicon.keys
-        return Counts(
-            self.root[:, :kinds],
-            self.binary[:, :kinds, :kinds, :kinds],
-            self.unary[:, :kinds, :kinds],
-            self.words[:, :kinds],
-            torch.where(keys == FREE, self.symbols.count, self.symbols.parts(keys)[0]),
-            self.symbols.tags + torch.arange(len(self.unary), device=keys.device) // self.symbols.tags,
-            torch.where(words == FREE, self.symbols.count, words % self.symbols.tags),
-        )
+        symbols, used = self.symbols, max(1, self.rules.used)
+        keys, tops, unary = self.rules.keys[:used], *(torch.arange(len(one)) for one in (self.root, self.unary))
+        parents = torch.where(keys == FREE, symbols.count, symbols.parts(keys)[0])
+        chains = symbols.tags + unary.to(keys.device) // symbols.tags
+        return [
+            Counts(self.seen_root, self.root[:, :kinds], tops.to(keys.device)),
+            Counts(self.seen_binary[:used], self.binary[:used, :kinds, :kinds, :kinds], parents),
+            Counts(self.seen_unary, self.unary[:, :kinds, :kinds], chains),
+            self.lexicon.counts(kinds),
+        ]
 
-    def _grammar(self, counts: Counts) -> Grammar:
-        of = functools.partial(probabilities, totals=counts.totals())
+    def _grammar(self, counts: Sequence[Counts]) -> Grammar:
+        root, binary, unary, words = counts
+        of_words = WordShares(self.lexicon, words)
+        sums = totals((binary, unary), self.symbols.count)
+        sums[: self.symbols.tags] = of_words.totals
         used = (self.rules.keys != FREE).nonzero()[:, 0]
         return Grammar(
-            counts.root.double() / counts.root.detach().double().sum(),
-            lambda rules: of(counts.binary, counts.binary_parents, rules=rules),
-            lambda rules: of(counts.unary, counts.unary_parents, rules=rules),
-            lambda rules: of(counts.words, counts.word_parents, rules=rules),
+            root.at(root.parents) / root.seen.sum(),
+            functools.partial(probabilities, binary, sums),
+            functools.partial(probabilities, unary, sums),
+            of_words,
             used,
             *self.symbols.parts(self.rules.keys[used]),
         )
+
+    @torch.no_grad()
+    def _count(self, grown: BinaryTrees) -> None:
+        """Count what trees are seen to be made of."""
+        binary, unary, root = (
+            torch.tensor(made, dtype=torch.long, device=self.rules.keys.device)
+            for made in (grown.keys(), grown.singles(), grown.tops())
+        )
+        binary = self.rules.add(binary)
+        for seen, at in (
+            (self.seen_binary, binary[binary != self.rules.unknown]),
+            (self.seen_unary, unary),
+            (self.seen_root, root),
+        ):
+            seen.index_add_(0, at, torch.ones_like(at, dtype=seen.dtype))
 
     @torch.no_grad()
     def _split(self, trees: int) -> None:
         """Count trees, and split all kinds when enough were seen."""
         kinds, more = (2 ** min(self.splits, int(seen) // self.split_every) for seen in (self.seen, self.seen + trees))
         self.seen += trees
-        for counts in (self.root, self.binary, self.unary, self.words) if more > kinds else ():
+        for counts in (self.root, self.binary, self.unary, self.lexicon.kinds) if more > kinds else ():
             axes = range(1, counts.ndim)
             one = counts[(slice(None), *[slice(kinds)] * len(axes))]
             for axis in axes:
@@ -253,20 +278,20 @@ class LatentPcfg(AbstractParser):
 
     def _shares(self, grammars: Sequence[Grammar], leaves: Sequence[Tensor]) -> Posteriors:
         """The posteriors of all symbols; none where there is no tree."""
-        shares = posteriors(grammars[0], self.symbols, leaves[0][..., 0])
-        if len(grammars) > 1 and bool(shares.isfinite().all()):
-            finer = posteriors_of_kinds(grammars[1], self.symbols, leaves[1], shares > KEPT)
+        shares = posteriors(grammars[0], self.symbols, leaves[0][..., 0]).nan_to_num(0.0)
+        for grammar, words, kept in zip(grammars[1:], leaves[1:], KEPT, strict=False):
+            finer = posteriors_of_kinds(grammar, self.symbols, words, shares > kept)
             shares = finer if bool(finer.isfinite().all()) else shares
-        return shares.nan_to_num(0.0)
+        return shares
 
     def _leaves_of(self, grammars: Sequence[Grammar], keys: WordKeys, may: Tensor) -> list[Tensor]:
         return [self._leaves(grammar, keys, may) for grammar in grammars]
 
     def _leaves(self, grammar: Grammar, keys: WordKeys, may: Tensor) -> Float[Tensor, "words tags kinds"]:
         """The probabilities of words under the tags that they may have, the largest of each word scaled up."""
-        tags = torch.arange(self.symbols.tags, device=may.device)
-        known = self.lexicon.find(keys.words[:, None] * self.symbols.tags + tags)
-        new = (known == self.lexicon.unknown).all(dim=1, keepdim=True)
-        chosen = torch.where(new, self.lexicon.find(keys.endings[:, None] * self.symbols.tags + tags), known)
-        found = grammar.words(chosen.flatten()).unflatten(0, chosen.shape) * may[..., None]
+        tags = torch.arange(self.symbols.tags, device=may.device).expand_as(may)
+        words, endings = (one[:, None].expand_as(may) for one in keys)
+        found = (
+            grammar.words(*(one.flatten() for one in (words, endings, tags))).unflatten(0, may.shape) * may[..., None]
+        )
         return found * (SCALE / found.amax(dim=(1, 2), keepdim=True).clamp(min=UNSEEN))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
@@ -24,8 +25,10 @@ class Grammar(NamedTuple):
     ----------
     root : Tensor
         Of each symbol and kind at the top of a tree.
-    binary, unary, words : callable
-        Of rules, and of words under tags, by their numbers.
+    binary, unary : callable
+        Of rules by their numbers.
+    words : callable
+        Of words under tags, by the numbers of words, of their endings, and of tags.
     used : Tensor
         Numbers of the binary rules that there are.
     parents, lefts, rights : Tensor
@@ -35,7 +38,7 @@ class Grammar(NamedTuple):
     root: Float[Tensor, "symbols kinds"]
     binary: Probabilities
     unary: Probabilities
-    words: Probabilities
+    words: Callable[[Tensor, Tensor, Tensor], Tensor]
     used: Int[Tensor, " rules"]
     parents: Int[Tensor, " rules"]
     lefts: Int[Tensor, " rules"]
