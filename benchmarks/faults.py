@@ -1,7 +1,7 @@
 """Disturb a study on a Ray cluster again and again, and hold its numbers against those of an undisturbed one.
 
 Use: ``python benchmarks/faults.py --faults 50 --out FOLDER``; writes ``faults.json`` beside this file and the table of
-``docs/clusters.md``. Three nodes are started on this machine, with an address of the loopback network each; a study
+``docs/scale.md``. Three nodes are started on this machine, with an address of the loopback network each; a study
 runs on them round after round until there were so many faults. It takes most of an hour on two cores and needs Linux.
 """
 
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-RESULTS, PAGE = HERE / "faults.json", HERE.parent / "docs" / "clusters.md"
+RESULTS, PAGE = HERE / "faults.json", HERE.parent / "docs" / "scale.md"
 BEGIN, END = "<!-- faults: written by benchmarks/faults.py -->\n", "<!-- end of faults -->\n"
 BIN = Path(sys.executable).parent
 STUDY = """\
