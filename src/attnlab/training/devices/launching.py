@@ -28,7 +28,7 @@ STOP_PATIENCE_S = 120
 """How long ranks may take to reach the end of a step and write their checkpoint after Ctrl-C."""
 OLDEST_TORCH = (2, 13)
 """With 2.11 its launcher takes other arguments, and sharded parameters have no step of an optimizer."""
-GOES_ON = "the same command goes on from the last checkpoint"
+GOES_ON = "where checkpoints are kept, the same command goes on from the last one"
 
 
 def on_devices(
