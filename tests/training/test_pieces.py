@@ -10,12 +10,16 @@ from torch.nn import functional as F
 
 from attnlab.core.contracts import Batch
 from attnlab.core.errors import SpecError
+from attnlab.nn.kernels.dropout import dropout
 from attnlab.training import train
 from attnlab.training.devices.pieces import cut, drawn_alike
 
 ROWS = 6
 DRAWS = {
     "dropout": lambda x: F.dropout(x, 0.4),
+    "the lab's dropout, of rows that no number of four fills": lambda x: dropout(x, 0.4),
+    "the same of heads": lambda x: dropout(x.flatten(0, 1), 0.4).unflatten(0, x.shape[:2]),
+    "the same of rows alone": lambda x: dropout(x.flatten(1), 0.4).view(x.shape),
     "dropout of heads": lambda x: F.dropout(x.flatten(0, 1), 0.4).unflatten(0, x.shape[:2]),
     "dropout where the batch lies second in memory": lambda x: F.dropout(
         x.transpose(0, 1).contiguous().transpose(0, 1)

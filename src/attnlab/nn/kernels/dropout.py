@@ -29,7 +29,7 @@ def dropout(
     Notes
     -----
     On a CPU forward and backward take a third to a half of the time of torch's own, compiled two thirds; elsewhere
-    this is torch's own.
+    this is torch's own. No number decides elements of two rows, so that a batch can be drawn in pieces.
 
     References
     ----------
@@ -41,9 +41,10 @@ def dropout(
     if not x.is_cpu or not 0 < dropped < LEVELS:
         return F.dropout(x, p) if share is None else x * share.of(F.dropout(x.new_ones(share.whole(x.shape)), p))
     shape = x.shape if share is None else share.whole(x.shape)
-    count = x.numel() if share is None else math.prod(shape)
-    numbers = torch.randint(SMALLEST, LARGEST, (-(-count // PER_NUMBER),), dtype=torch.int64)
-    values = numbers.view(torch.int16)[:count].view(shape)
+    rows = math.prod(shape[:-2] if len(shape) > 2 else shape[:-1])
+    each = math.prod(shape[-2:] if len(shape) > 2 else shape[-1:])
+    numbers = torch.randint(SMALLEST, LARGEST, (rows, -(-each // PER_NUMBER)), dtype=torch.int64)
+    values = numbers.view(torch.int16)[:, :each].reshape(shape)
     values = values if share is None else share.of(values)
     keep = (values >= dropped - LEVELS // 2).to(x.dtype)
     return x * keep.mul_(LEVELS / (LEVELS - dropped))
