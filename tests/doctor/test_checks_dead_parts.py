@@ -637,3 +637,34 @@ def test_matrices_in_a_row_that_start_at_zero_are_an_error():
 def test_a_matrix_that_starts_at_zero_alone_opens_by_itself():
     assert not found(started_at_zero(Attention(), "out"))
     assert not found(started_at_zero(Gated(), "gates"))
+
+
+class MaskedInTraining(Attention):
+    """Puts a learned vector in place of some, in training alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.token = nn.Parameter(torch.zeros(1, 1, D))
+
+    def forward(self, x):
+        hidden = torch.arange(x.size(1))[:, None] % 3 == 0
+        return super().forward(torch.where(hidden, self.token, x) if self.training else x)
+
+
+class Chained(nn.Module):
+    """Layers that start at zero and are given what those before them gave, beside the input."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(started_at_zero(nn.Sequential(nn.Linear(D, D)), "0") for _ in range(6))
+
+    def forward(self, x):
+        h = torch.zeros_like(x)
+        for layer in self.layers:
+            h = layer(x + h)
+        return h
+
+
+@pytest.mark.parametrize("kind", [MaskedInTraining, Chained])
+def test_what_training_alone_reads_and_what_opens_step_by_step_are_not_held_at_zero(kind):
+    assert not [one for one in found(kind()) if "start at zero" in one.message]

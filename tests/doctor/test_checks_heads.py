@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.doctor.bedside import examine
+from tests.doctor.bedside import D, examine
 from tests.doctor.little import Base, causal, examined
 from torch import nn
 from torch.nn import functional as F
@@ -487,3 +487,24 @@ def test_a_view_exchanges_no_pixels_and_channels(there, back, evidence):
 def test_as_many_heads_as_positions_are_told_apart_by_no_shape():
     assert not list(check_heads_mixed(examined(Base, length=4)))
     assert list(check_heads_mixed(examined(MergedByView, length=5)))
+
+
+class Framed(nn.Module):
+    """Tokens of a square of pixels whose side is their width, normalized there, or relative scores that are skewed."""
+
+    def __init__(self, skewed):
+        super().__init__()
+        self.skewed, self.norm = skewed, nn.LayerNorm(D)
+        self.relative = nn.Parameter(torch.randn(D, D - 1, generator=torch.Generator().manual_seed(0)))
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        if not self.skewed:
+            return self.norm(x.view(batch, width, width, width)).view(x.shape)
+        scores = nn.functional.pad(x @ self.relative[:, :length], (1, 0)).view(batch, length + 1, length)[:, 1:]
+        return scores.softmax(-1) @ x
+
+
+@pytest.mark.parametrize(("skewed", "length"), [(False, D * D), (True, D - 1)])
+def test_a_view_that_keeps_features_or_skews_scores_exchanges_nothing(skewed, length):
+    assert not list(check_heads_mixed(examine(Framed(skewed), length=length)))

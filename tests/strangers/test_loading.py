@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import importlib
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -539,28 +538,6 @@ def test_a_choice_is_the_first_that_its_annotation_has(tmp_path):
 def test_a_device_is_given_where_an_annotation_asks_for_one(tmp_path):
     given = load(taking(tmp_path, "dim, device: torch.device, place='gpu'", width="dim")).module.given
     assert (given["device"], given["place"]) == (torch.device("cpu"), "gpu")
-
-
-TRAINS = (
-    CLASS.format(parameters="dim", width="dim")
-    + """
-steps = 0
-model = Mine(3)
-for _ in range(2):
-    steps += 1
-for _ in range(2):
-    steps += 1
-    model(torch.ones(3)).sum().backward()
-"""
-)
-
-
-def test_a_loop_that_trains_is_left_out_of_a_file(tmp_path):
-    patient = load(f"{file(tmp_path, TRAINS)}:Mine")
-    assert "imported without the loop that trains in its file" in patient.notes
-    instance = load(f"{file(tmp_path, TRAINS)}:model").module
-    assert instance.map.weight.grad is None
-    assert sys.modules[type(instance).__module__].steps == 2
 
 
 def test_settings_in_two_arguments_and_under_another_name_are_read_from_one_config(tmp_path):

@@ -74,7 +74,7 @@ def import_file(path: Path, *, stand_in: bool = False, wanted: str = "") -> type
     name = ".".join([stamp, *path.relative_to(_top(path)).with_suffix("").parts])
     if name in sys.modules and (not raised_in(name) or hasattr(sys.modules[name], wanted)):
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, path, loader=_Untrained(name, str(path)))
+    spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ImportError(f"{path} cannot be imported as Python")
     _make_packages(stamp, path)
@@ -88,7 +88,6 @@ def import_file(path: Path, *, stand_in: bool = False, wanted: str = "") -> type
                 del sys.modules[name]
                 raise
             vars(module)["__raised__"] = f"{type(error).__name__}: {error}"
-        vars(module)["__trains__"] = any(map(_trains, tree_of(path.read_bytes()).body))
         vars(module)["__replaced__"] = () if replaced is None else tuple(replaced.names)
         if replaced is not None and replaced.left_out:
             vars(module)["__raised__"] = replaced.left_out[0]
@@ -129,11 +128,6 @@ def raised_in(name: str) -> str:
     return getattr(sys.modules.get(name), "__raised__", "")
 
 
-def trains_in(name: str) -> bool:
-    """Whether a loop of a file that trains was left out when it was imported, by its module's name."""
-    return getattr(sys.modules.get(name), "__trains__", False)
-
-
 def lent_in(name: str) -> str:
     """The name that a file uses without importing it, by its module's name; nothing where there is none."""
     return getattr(sys.modules.get(name), "__lent__", "")
@@ -153,27 +147,6 @@ def _relative_levels(path: Path) -> int:
     """How many folders up its relative imports reach: 1 is its own folder, 0 that there are none."""
     nodes = ast.walk(tree_of(path.read_bytes()))
     return max((node.level for node in nodes if isinstance(node, ast.ImportFrom)), default=0)
-
-
-@final
-class _Untrained(importlib.machinery.SourceFileLoader):
-    """Run a file but for the loops at its top that train: whoever imports it wants what it defines."""
-
-    def get_code(self, fullname: str) -> types.CodeType:
-        return compile(_without_training(Path(self.get_filename(fullname))), self.path, "exec", dont_inherit=True)
-
-
-def _without_training(path: Path) -> ast.Module:
-    """The syntax tree of a file without the loops at its top that train."""
-    tree = ast.parse(path.read_bytes(), path)
-    tree.body = [statement for statement in tree.body if not _trains(statement)]
-    return tree
-
-
-def _trains(statement: ast.stmt) -> bool:
-    """Whether a statement is a loop that goes back through a loss."""
-    loops = isinstance(statement, ast.For | ast.While)
-    return loops and any(isinstance(node, ast.Attribute) and node.attr == "backward" for node in ast.walk(statement))
 
 
 @final
@@ -319,7 +292,7 @@ class _Replacements:
     def _run(self, module: types.ModuleType, file: str) -> None:
         """Run a person's file statement by statement; what one that raises would have made raises when it is used."""
         flags = 0
-        for statement in _without_training(Path(file)).body:
+        for statement in ast.parse(Path(file).read_bytes()).body:
             if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
                 flags |= functools.reduce(
                     int.__or__, (getattr(__future__, a.name).compiler_flag for a in statement.names)

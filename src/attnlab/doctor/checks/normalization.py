@@ -134,13 +134,13 @@ def _of_softmax(exam: Examination, tape: Tape, dependence: Dependence, attention
 
 
 def _of_length_one_over_positions(vectors: Float[Tensor, "batch heads length d_head"] | None) -> bool:
-    """Whether every feature of a head has one length over the positions, and the positions have several."""
+    """Whether every feature of a head has length 1 over the positions, and the positions have several."""
     if vectors is None or min(vectors.shape[2:]) < 2:
         return False
     of_features, of_positions = (
         vectors.norm(dim=axis).transpose(0, 1).flatten(1) for axis in (2, 3)
     )  # (heads, batch * each)
-    return _alike(of_features) and not _alike(of_positions)
+    return bool(((of_features - 1).abs() <= _EXACT).all()) and not _alike(of_positions)
 
 
 def _alike(lengths: Float[Tensor, "heads each"]) -> bool:

@@ -138,7 +138,12 @@ def _exchanges_by_view(dependence: Dependence, event: Event) -> bool:
     features = math.prod(before) // length
     first = before[-1] == features == after[0] and math.prod(after[1:]) == length
     last = before[0] == features == after[-1] and math.prod(after[:-1]) == length
-    if first == last or features in (1, length) or not batch == other == dependence.batch:
+    square = after if first else before  # perhaps features last, too
+    if first == last or (square[-1], math.prod(square[:-1])) == (features, length):
+        return False
+    if not batch == other == dependence.batch:
+        return False
+    if features == 1 or abs(features - length) <= 1:  # as where relative scores are skewed
         return False
     places = torch.arange(event.inputs[0].numel()).view(batch, 1, -1, features if first else length)
     rows = rows_of_operand(dependence, (event.index, 0), places if first else places.mT)

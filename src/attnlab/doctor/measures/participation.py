@@ -24,7 +24,7 @@ from attnlab.strangers.calling.sources import OTHER_MEMORIES, Argument
 
 SHORTER = 7  # a second length: what is silent at one length only belongs to positions, not to heads
 MEMORIES = 2  # inputs on which a memory must not matter
-_STEP, _STEPS = 0.1, 4  # length of a step and how many: gates, then what they open, then what stands before it
+_STEP = 0.1  # length of what is moved before the next call
 _TURNS = 6  # other numbers in the parameters, with which a unit may speak
 _KEPT_BESIDE = ("past", "cache", "present", "attn", "attention", "weight", "state", "mem")
 """Words in the keys of returned things that hold by-products, not results."""
@@ -102,22 +102,30 @@ def held_at_zero(exam: Examination) -> list[str]:
     """The matrices that start at zero and get no gradient, though all that gets one is moved some times over.
 
     What starts at zero alone holds back for one step what stands before it, and is moved itself. Of two in a row each
-    is what the other's gradient is multiplied by.
+    is what the other's gradient is multiplied by. What has no gradient in such a call with small numbers in it either,
+    as what only training reads, is none of them.
     """
     module = exam.copy()
     named = {name: each for name, each in module.named_parameters() if each.requires_grad and each.numel()}
     held = {name for name, each in named.items() if each.dim() > 1 and not each.any()}
-    for turn in range(_STEPS if held else 0):
-        inputs = exam.inputs(seed=20 + turn)
-        loss = _projection(results(exam, module, inputs), turn)
-        module.zero_grad(set_to_none=True)
-        if loss.requires_grad:
-            loss.backward()
-        for name, each in named.items():
-            if each.grad is not None and bool(each.grad.any()):
-                held.discard(name)
+    held &= _reached(exam, exam.fresh(), 0) if held else set()
+    known = set[str]()
+    while held and not (reached := _reached(exam, module, len(known))) <= known:
+        known |= reached
+        held -= reached
+        for each in (named[name] for name in reached):
+            if each.grad is not None:
                 each.data -= _STEP * each.grad / each.grad.norm().clamp(min=1e-30)
     return [name for name in named if name in held]
+
+
+def _reached(exam: Examination, module: nn.Module, seed: int) -> set[str]:
+    """The parameters that have a gradient in one call."""
+    module.zero_grad(set_to_none=True)
+    loss = _projection(results(exam, module, exam.inputs(seed=20 + seed)), seed)
+    if loss.requires_grad:
+        loss.backward()
+    return {name for name, each in module.named_parameters() if each.grad is not None and bool(each.grad.any())}
 
 
 def _raises(exam: Examination, module: nn.Module, inputs: Tensor, *, grad: bool) -> bool:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from attnlab.core.build import is_path, load_object, path_of
 from attnlab.core.errors import AttnlabError, ModuleError, SpecError
-from attnlab.core.own_files import BASES, EQUALS, USUAL, lent_in, raised_in, replaced_in, trains_in
+from attnlab.core.own_files import BASES, EQUALS, USUAL, lent_in, raised_in, replaced_in
 from attnlab.strangers.loading.making import Maker
 from attnlab.strangers.loading.repository import files_around
 from attnlab.strangers.loading.starts import start_as_library_does
@@ -208,7 +208,6 @@ def _notes_on(factory: Any) -> list[str]:
     lent = lent_in(module)
     notes = [f"its file does not import {lent}, which is taken as usual"] if lent else []
     notes += [f"imported without {libraries}, not installed here: what needs it fails"] if libraries else []
-    notes += ["imported without the loop that trains in its file"] if trains_in(module) else []
     return [*notes, *([f"left out of its file or of one beside it: what raised {raised}"] if raised else [])]
 
 

@@ -101,7 +101,7 @@ def _sayings(module: nn.Module, parameter: str, text_of_file: str) -> Iterator[t
     yield from ((shape, "names of axes") for shape in _unpacked(function, parameter))
     if re.search(rf"super\([^()]*\)\.forward\({re.escape(parameter)}\b", source):
         inherited = next((one for one in parsed(source_of_inherited(module)) if isinstance(one, ast.FunctionDef)), None)
-        named = parameter if inherited is None else inherited.args.args[1].arg
+        named = parameter if inherited is None or len(inherited.args.args) < 2 else inherited.args.args[1].arg
         yield from ((shape, "names of axes") for shape in _unpacked(inherited, named))
     for docstring in docstrings(module):
         yield from ((line, "its docstring") for line in _about(docstring, parameter))

@@ -349,7 +349,8 @@ def _address_of_this_machine() -> str:
     """The address of the cluster that this machine belongs to, as Ray finds it."""
     from ray._private.services import canonicalize_bootstrap_address_or_die
 
-    return os.environ.get("RAY_ADDRESS") or canonicalize_bootstrap_address_or_die("auto")
+    given = os.environ.get("RAY_ADDRESS") or "auto"
+    return given if given != "auto" else canonicalize_bootstrap_address_or_die("auto")
 
 
 def _first_line(error: BaseException) -> str:

@@ -63,7 +63,7 @@ def right(trees: list[list[int]], gold: tuple[list[int], ...]) -> float:
 
 
 def test_what_a_plain_grammar_cannot_see_is_chosen_on_sentences_that_are_new():
-    parser = learned(20)
+    parser = learned(24)
     words, gold = zip(*made(30, seed=2), strict=True)
     source, allowed = torch.tensor(words), torch.ones(30, 7, BRACKETS.size) > 0
     first = right(parser.grammar.trees(source, allowed), gold)

@@ -175,7 +175,8 @@ class LatentPcfg(AbstractParser):
         stand side by side.
         """
         symbols, leaves = self.symbols, self._leaves_of(grammars, keys, may)
-        alive = self._shares(grammars[:-1] or grammars, leaves) > KEPT[-1]  # nothing where there is no tree
+        kept = KEPT[max(0, len(grammars) - 2)]
+        alive = self._shares(grammars[:-1] or grammars, leaves) > kept  # nothing where there is no tree
         found = packed(grammars[-1], symbols, leaves[-1], alive)
         shares, symbol, (made, children) = found.shares(), found.nodes[:, 2], found.made()
         inner = (symbol >= symbols.tags) & (symbol < symbols.constituents.stop)

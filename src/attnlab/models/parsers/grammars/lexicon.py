@@ -35,8 +35,8 @@ class Lexicon(nn.Module):
     Notes
     -----
     ``P(word | kind) = (C(word, kind) + LIKE P(kind | ending)) / sum``, where ``P(kind | ending)`` are shares of
-    distinct words, drawn towards those of all words: what is rare takes other tags than it was seen with, and what is
-    new the tags of its ending.
+    distinct pairs of a word and its tag, drawn towards those of all: what is rare takes other tags than it was seen
+    with, and what is new the tags of its ending.
     """
 
     seen: Float[Tensor, " capacity"]
