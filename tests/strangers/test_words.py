@@ -120,7 +120,18 @@ class DoubledBefore(Usual):
         return super().forward(2 * x)
 
 
+class OfAnyInputs(nn.Module):
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return inputs[0]
+
+
+class OfOne(OfAnyInputs):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x)
+
+
 def test_names_of_axes_count_where_the_input_is_handed_on_to_an_inherited_forward():
+    assert layout_said(OfOne(), "x") is None
     found = layout_said(Doubled(), "x")
     assert found is not None
     assert found.what == "sequence-first"

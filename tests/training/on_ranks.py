@@ -92,7 +92,19 @@ def _decoder_with(**parts):
     return lambda: Decoder(WORDS, LENGTH, d_model=WIDTH, n_layers=1, mixer={"name": "attention", "n_heads": 2, **parts})
 
 
+class Columns(nn.Module):
+    """Layers in lists of a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.columns = nn.ModuleList(nn.ModuleList([nn.Linear(3, 3), nn.Linear(3, 3)]) for _ in range(2))
+
+    def forward(self, x):
+        return sum(second(first(x).tanh()) for first, second in self.columns)
+
+
 KINDS = {
+    "columns": (Columns, Numbers),
     "decoder": (lambda: Decoder(WORDS, LENGTH, **SMALL), Words),
     "encoder": (lambda: Encoder(3, 3, LENGTH, **SMALL), Numbers),
     "gated decoder": (lambda: Decoder(WORDS, LENGTH, **WIDE, feedforward=GATED, positions="rotary"), Words),

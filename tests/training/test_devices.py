@@ -26,11 +26,12 @@ CONTEXT = {"sharding": "context"}
 NEAR = 1e-9
 """Relative; float64 rounds by 1e-16."""
 
-ALONE = {"decoder": ADAMW, "encoder": ADAMW, "encoder-decoder": MUON, "gated decoder": ADAMW}
+ALONE = {"columns": ADAMW, "decoder": ADAMW, "encoder": ADAMW, "encoder-decoder": MUON, "gated decoder": ADAMW}
 DIVIDED = {
     "decoder on 4 ranks": (4, "decoder", {}),
     "decoder on 2 ranks in 2 pieces each": (2, "decoder", {"accumulate": 2}),
     "encoder in 2 pieces": (1, "encoder", {"accumulate": 2}),
+    "lists of lists, sharded": (2, "columns", FULL),
     "encoder in little memory": (2, "encoder", {"sharding": "auto"}),
     "encoder-decoder with Muon": (2, "encoder-decoder", {}),
     "encoder-decoder with Muon, sharded": (2, "encoder-decoder", FULL),

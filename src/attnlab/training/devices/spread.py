@@ -168,9 +168,13 @@ def _gathered_at_once(model: nn.Module) -> Iterator[nn.Module]:
             yield item
 
 
-def _items(module: nn.Module) -> Iterator[nn.Module]:
+def _items(module: nn.Module, *, listed: bool = False) -> Iterator[nn.Module]:
+    """What stands in module lists, and in lists of lists; what has no forward is not called, so gathers nothing."""
     for child in module.children():
-        yield from child if isinstance(child, nn.ModuleList) else _items(child)
+        if listed and type(child).forward is not nn.Module.forward:
+            yield child
+        else:
+            yield from _items(child, listed=listed or isinstance(child, nn.ModuleList))
 
 
 def what_fits(model: nn.Module, activation_bytes: float, ranks: AbstractRanks, device: torch.device) -> tuple[str, str]:
