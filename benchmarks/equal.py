@@ -15,17 +15,24 @@ from attnlab.core.files import write_json
 from attnlab.core.machine import environment
 
 RESULTS = Path(__file__).resolve().parent / "equal.json"
-TIMES = ("second", "tokens_per", "time")
-"""In the names of what differs between any two runs."""
 
 
-def numbers(run: Path) -> tuple[Any, ...]:
-    """What a run came to."""
-    result = json.loads((run / "result.json").read_text(encoding="utf-8"))
-    curve = [json.loads(line) for line in (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-    told = [{key: one for key, one in record.items() if not any(time in key for time in TIMES)} for record in curve]
-    weights = {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("model*.safetensors")}
-    return [result[key] for key in ("metrics", "best", "steps", "train_loss")], told, weights
+def numbers_of(folder: Path) -> dict[str, Any]:
+    """By run its final numbers, and its curve without the times."""
+    found = {}
+    for result in sorted(folder.rglob("result.json")):
+        records = [json.loads(line) for line in result.with_name("metrics.jsonl").read_text().splitlines()]
+        curve = [{k: v for k, v in record.items() if "seconds" not in k and k != "watch"} for record in records]
+        found[str(result.parent.relative_to(folder))] = {
+            "metrics": json.loads(result.read_text())["metrics"],
+            "curve": curve,
+        }
+    return found
+
+
+def weights_of(run: Path) -> dict[str, bytes]:
+    """The files that hold a run's weights."""
+    return {str(path.relative_to(run)): path.read_bytes() for path in run.rglob("model*.safetensors")}
 
 
 def main() -> None:
@@ -33,9 +40,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs=2, type=Path)
     first, second = parser.parse_args().folders
-    runs, others = ({path.parent.relative_to(one) for path in one.rglob("result.json")} for one in (first, second))
-    equal = {run for run in runs & others if numbers(first / run) == numbers(second / run)}
-    for run in sorted((runs | others) - equal):
+    runs, others = (numbers_of(one) for one in (first, second))
+    alike = {run for run in runs.keys() & others.keys() if runs[run] == others[run]}
+    equal = {run for run in alike if weights_of(first / run) == weights_of(second / run)}
+    for run in sorted((runs | others).keys() - equal):
         print(f"differs: {run}")
     reports = [json.loads((one / "report.json").read_text(encoding="utf-8")) for one in (first, second)]
     rules = reports[0]["rules"]

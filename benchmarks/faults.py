@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from equal import numbers_of
+
 HERE = Path(__file__).resolve().parent
 RESULTS, PAGE = HERE / "faults.json", HERE.parent / "docs" / "scale.md"
 BEGIN, END = "<!-- faults: written by benchmarks/faults.py -->\n", "<!-- end of faults -->\n"
@@ -224,19 +226,6 @@ def holders_of(folder: Path) -> dict[str, int]:
             found[str(note.parent.relative_to(folder))] = json.loads(note.read_text())["pid"]
     alive = processes()
     return {run: process for run, process in found.items() if process in alive}
-
-
-def numbers_of(folder: Path) -> dict[str, Any]:
-    """By run its final numbers, and its curve without the times."""
-    found = {}
-    for result in sorted(folder.glob("*/seed-*/result.json")):
-        records = [json.loads(line) for line in result.with_name("metrics.jsonl").read_text().splitlines()]
-        curve = [{k: v for k, v in record.items() if "seconds" not in k and k != "watch"} for record in records]
-        found[str(result.parent.relative_to(folder))] = {
-            "metrics": json.loads(result.read_text())["metrics"],
-            "curve": curve,
-        }
-    return found
 
 
 # ---- faults ----

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture
 def faults(monkeypatch):
-    place = importlib.util.spec_from_file_location("faults", ROOT / "benchmarks" / "faults.py")
-    module = importlib.util.module_from_spec(place)
-    monkeypatch.setitem(sys.modules, "faults", module)  # where its data classes look for their annotations
-    place.loader.exec_module(module)
-    return module
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module("faults")
 
 
 def test_the_page_shows_what_was_found(faults):

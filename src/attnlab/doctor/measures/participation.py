@@ -109,8 +109,8 @@ def held_at_zero(exam: Examination) -> list[str]:
     named = {name: each for name, each in module.named_parameters() if each.requires_grad and each.numel()}
     held = {name for name, each in named.items() if each.dim() > 1 and not each.any()}
     held &= _reached(exam, exam.fresh(), 0) if held else set()
-    known = set[str]()
-    while held and not (reached := _reached(exam, module, len(known))) <= known:
+    known, seeds = set[str](), itertools.count()
+    while held and not (reached := _reached(exam, module, next(seeds))) <= known:
         known |= reached
         held -= reached
         for each in (named[name] for name in reached):

@@ -41,8 +41,8 @@ def dropout(
     if not x.is_cpu or not 0 < dropped < LEVELS:
         return F.dropout(x, p) if share is None else x * share.of(F.dropout(x.new_ones(share.whole(x.shape)), p))
     shape = x.shape if share is None else share.whole(x.shape)
-    rows = math.prod(shape[:-2] if len(shape) > 2 else shape[:-1])
-    each = math.prod(shape[-2:] if len(shape) > 2 else shape[-1:])
+    first = -2 if len(shape) > 2 else -1  # of a row's axes
+    rows, each = math.prod(shape[:first]), math.prod(shape[first:])
     numbers = torch.randint(SMALLEST, LARGEST, (rows, -(-each // PER_NUMBER)), dtype=torch.int64)
     values = numbers.view(torch.int16)[:, :each].reshape(shape)
     values = values if share is None else share.of(values)

@@ -61,6 +61,12 @@ class Registry(nn.Module):
         return self.find(wanted)
 
 
+def tally(seen: Float[Tensor, " places"], at: Int[Tensor, " met"]) -> None:
+    """Count what was met at places, in place; numbers behind the last are of what found none."""
+    known = at[at < len(seen)]
+    seen.index_add_(0, known, torch.ones_like(known, dtype=seen.dtype))
+
+
 @final
 @dataclass(frozen=True)
 class Counts:

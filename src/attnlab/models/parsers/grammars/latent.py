@@ -13,7 +13,16 @@ from torch import Tensor, nn
 from attnlab.core.sizes import require_not_negative, require_positive
 from attnlab.models.parsers.brackets import Brackets, SpansAndTags, TreeSpan
 from attnlab.models.parsers.chart import best_trees
-from attnlab.models.parsers.grammars.counts import FIRST, FREE, UNSEEN, Counts, Registry, probabilities, totals
+from attnlab.models.parsers.grammars.counts import (
+    FIRST,
+    FREE,
+    UNSEEN,
+    Counts,
+    Registry,
+    probabilities,
+    tally,
+    totals,
+)
 from attnlab.models.parsers.grammars.forest import BinaryTrees, inside
 from attnlab.models.parsers.grammars.lexicon import Lexicon, WordShares
 from attnlab.models.parsers.grammars.n_best import Way, n_best
@@ -222,7 +231,7 @@ class LatentPcfg(AbstractParser):
         of_words = WordShares(self.lexicon, words)
         sums = totals((binary, unary), self.symbols.count)
         sums[: self.symbols.tags] = of_words.totals
-        used = (self.rules.keys != FREE).nonzero()[:, 0]
+        used = torch.arange(self.rules.used, device=sums.device)
         return Grammar(
             root.at(root.parents) / root.seen.sum(),
             functools.partial(probabilities, binary, sums),
@@ -239,13 +248,9 @@ class LatentPcfg(AbstractParser):
             torch.tensor(made, dtype=torch.long, device=self.rules.keys.device)
             for made in (grown.keys(), grown.singles(), grown.tops())
         )
-        binary = self.rules.add(binary)
-        for seen, at in (
-            (self.seen_binary, binary[binary != self.rules.unknown]),
-            (self.seen_unary, unary),
-            (self.seen_root, root),
-        ):
-            seen.index_add_(0, at, torch.ones_like(at, dtype=seen.dtype))
+        tally(self.seen_binary, self.rules.add(binary))
+        tally(self.seen_unary, unary)
+        tally(self.seen_root, root)
 
     @torch.no_grad()
     def _split(self, trees: int) -> None:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from attnlab.models.parsers.grammars.counts import FIRST, FREE, UNSEEN, Counts, Registry, smoothed
+from attnlab.models.parsers.grammars.counts import FIRST, FREE, UNSEEN, Counts, Registry, smoothed, tally
 from attnlab.models.parsers.parser import BITS
 
 LIKE = 1.0
@@ -54,9 +54,7 @@ class Lexicon(nn.Module):
         first = torch.ones_like(order, dtype=torch.bool)
         first[1:] = words[new][order][1:] != words[new][order][:-1]
         for keys in (words, endings[new[order[first]]]):
-            at = self.registry.add(keys)
-            at = at[at != self.registry.unknown]
-            self.seen.index_add_(0, at, torch.ones_like(at, dtype=self.seen.dtype))
+            tally(self.seen, self.registry.add(keys))
 
     def keys(self, words: Int[Tensor, " *words"], tags: Int[Tensor, " *words"]) -> Int[Tensor, " *words"]:
         """The keys of pairs of words, or endings, and tags."""
