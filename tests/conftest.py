@@ -45,6 +45,7 @@ def private_cache(tmp_path_factory, monkeypatch):
     """Keep the person's cache out of the tests, and the tests out of it."""
     folder = tmp_path_factory.getbasetemp() / f"cache-{next(_caches)}"  # most tests never make it, nor a `tmp_path`
     monkeypatch.setenv("ATTNLAB_CACHE", str(folder))
+    monkeypatch.delenv("ATTNLAB_SHARED_CACHE", raising=False)
     return folder
 
 

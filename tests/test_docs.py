@@ -11,9 +11,9 @@ import pytest
 import torch
 from ruamel.yaml import YAML
 
-from attnlab.core import cache
 from attnlab.core.errors import SpecError
 from attnlab.core.processes import apart
+from attnlab.core.storage import cache, shared_cache
 from attnlab.nn.attention import Attention
 from attnlab.nn.axes import scores
 from attnlab.studies.define.study import Study, load_study, parse_study
@@ -78,7 +78,12 @@ def test_the_page_on_installing_names_every_extra_and_what_is_read_from_the_envi
     named = re.findall(r"`(?:attnlab\[(\w+)\]|(ATTNLAB_\w+))`", (DOCS / "install.md").read_text(encoding="utf-8"))
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     assert sorted(extra for extra, _ in named if extra) == sorted(extras)
-    assert {name for _, name in named if name} == {cache.VARIABLE, datasets.VARIABLE, apart.PATIENCE}
+    assert {name for _, name in named if name} == {
+        cache.VARIABLE,
+        shared_cache.VARIABLE,
+        datasets.VARIABLE,
+        apart.PATIENCE,
+    }
 
 
 def test_the_page_of_parts_is_the_generated_one():

@@ -16,12 +16,14 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.object_store import bucket, s3_server
 from tests.studies.conftest import TINY
 
 from attnlab.cli import FINE, WRONG_USE, call
 from attnlab.core import files
 from attnlab.core.errors import Interrupted, RunError, SpecError
 from attnlab.core.files import read_json
+from attnlab.core.storage.store import Store, address
 from attnlab.explain.explaining import explain
 from attnlab.explain.page import write_answer
 from attnlab.explain.stages import knowing
@@ -35,7 +37,6 @@ from attnlab.studies.run.lease import ObjectSign, lease
 from attnlab.studies.run.node import check_node, place_of
 from attnlab.studies.storage import copied, mirror
 from attnlab.studies.storage.mirror import Mirror, followed, local, url_of
-from attnlab.studies.storage.store import Store, address
 from attnlab.studies.using.trained import load_run
 from attnlab.training.keeping.keeping import FolderKeeper
 
@@ -45,23 +46,8 @@ STUDY = {**TINY, "training": {"checkpoint_every": 2}}
 
 @pytest.fixture(scope="module")
 def server():
-    """The address of an S3 server on loopback."""
-    started = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    started.start()
-    yield "http://{}:{}".format(*started.get_host_and_port())
-    started.stop()
-
-
-def bucket(server, patch):
-    """An empty bucket there, seen through a file system of its own."""
-    s3fs = pytest.importorskip("s3fs")
-    keys = {"AWS_ACCESS_KEY_ID": "who", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "us-east-1"}
-    for name, value in {**keys, "AWS_ENDPOINT_URL": server}.items():
-        patch.setenv(name, value)
-    s3fs.S3FileSystem.clear_instance_cache()
-    there = s3fs.S3FileSystem(skip_instance_cache=True, use_listings_cache=False)
-    there.mkdir("bucket")
-    return there
+    with s3_server() as there:
+        yield there
 
 
 @pytest.fixture

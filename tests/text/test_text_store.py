@@ -167,3 +167,16 @@ def test_without_its_index_the_text_is_read_again(path, private_cache, left):
             TextStore(folder)
     assert len(opened(path)) == len(TEXT)
     assert folders(private_cache) == [folder]
+
+
+def test_a_text_that_another_machine_read_is_copied(path, tmp_path, monkeypatch):
+    monkeypatch.setenv("ATTNLAB_SHARED_CACHE", str(tmp_path / "shared"))
+    first = opened(path)
+    monkeypatch.setattr(text_store, "call_apart", None)  # nothing is read a second time
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "another machine"))
+    second = opened(path)
+    assert (second.sha256, len(second)) == (first.sha256, len(first))
+    part, vocabulary = [(3, 800)], Vocabulary([TEXT])
+    windows = [store.part(part, vocabulary.table).windows(np.arange(9), 700) for store in (first, second)]
+    assert np.array_equal(*windows)
+    assert second.shared([(0, 500)], [(400, 900)]) == first.shared([(0, 500)], [(400, 900)])

@@ -121,7 +121,7 @@ def machines_met(nodes: int, rendezvous: str | None, folder: Path) -> contextlib
         raise SpecError("--rendezvous is where several machines meet; say how many with --nodes")
     if nodes == 1:
         return contextlib.nullcontext()
-    from attnlab.studies.storage.store import address
+    from attnlab.core.storage.store import address
     from attnlab.training.devices.nodes import meeting_of
 
     if not isinstance(address(folder), Path):
@@ -131,8 +131,8 @@ def machines_met(nodes: int, rendezvous: str | None, folder: Path) -> contextlib
 
 def follow_first(meeting: Any, folder: Path, console: Terminal) -> None:
     """Compute what the first machine says."""
+    from attnlab.core.storage.store import address
     from attnlab.studies.run.ranks import follow
-    from attnlab.studies.storage.store import address
 
     console.print(f"computes with the machine at {meeting.host}:{meeting.port}, which tells of it", markup=False)
     follow(meeting, Path(address(folder)))

@@ -140,6 +140,12 @@ def fingerprint(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()  # damage may leave halves of characters
 
 
+def file_sha256(path: Path) -> str:
+    """The sha256 of a file of this machine."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write JSON without NaN so that a reader finds the old content or the new, never a part."""
     write_text(path, json.dumps(value, indent=1, allow_nan=False, ensure_ascii=False) + "\n")

@@ -16,8 +16,8 @@ from typing import final
 
 import pooch
 
-from attnlab.core.cache import cache_folder
 from attnlab.core.errors import DataError, nearest
+from attnlab.core.storage.cache import cache_folder
 from attnlab.text.sources import Source, find_sources, open_bytes, read_pieces, said
 
 VARIABLE = "ATTNLAB_DATA"

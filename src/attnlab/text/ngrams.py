@@ -15,7 +15,7 @@ from typing import final
 import numpy as np
 from jaxtyping import Float, Int
 
-from attnlab.core.cache import keep_result, read_result
+from attnlab.core.storage.cache import keep_result, read_result
 
 HIGHEST_ORDER = 5  # characters seen; beyond, a text of a million characters has too few repetitions
 LARGEST = 10_000_000  # characters of a part that are looked at; more take minutes and gigabytes, for little

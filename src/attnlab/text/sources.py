@@ -26,8 +26,8 @@ import numpy as np
 from fsspec.core import url_to_fs
 from jaxtyping import UInt32
 
-from attnlab.core.cache import keep_result, read_result
 from attnlab.core.errors import AttnlabError, DataError, no_credentials
+from attnlab.core.storage.cache import keep_result, read_result
 from attnlab.text.compressed import compression_of, without_compression
 from attnlab.text.rows import ARROW, COMMAS, TABLES, TABS, read_texts
 

@@ -24,10 +24,11 @@ import filelock
 import numpy as np
 from jaxtyping import Int32, Int64, UInt64
 
-from attnlab.core.cache import cache_folder, keep_result, read_if_whole, read_result
 from attnlab.core.errors import DataError, SpecError
 from attnlab.core.files import sealed, write_json, writing
 from attnlab.core.processes.apart import call_apart
+from attnlab.core.storage.cache import cache_folder, keep_result, read_if_whole, read_result
+from attnlab.core.storage.shared_cache import fetch_shared, send_shared
 from attnlab.text.overlap import GRAM, sample_passages, standing_in
 from attnlab.text.seals import Seal, require_sealed, seal
 from attnlab.text.sources import Source, code_points, read_pieces
@@ -232,33 +233,16 @@ def _kept(folder: Path, name: str) -> bool:
 
 
 def _store(sources: Sequence[Source], field: str, folder: Path, name: str) -> str:
-    """Read a text into a folder that is there when it is whole; its name follows from the content."""
-    from attnlab.core.machine import usable_cores  # with it comes torch, which the reading processes do without
-
+    """Put a text into a folder that is there when it is whole; its name follows from the content."""
     temporary = folder / f"{name}.part"
     shutil.rmtree(temporary, ignore_errors=True)
     with writing(folder):
         temporary.mkdir()
     try:
-        stretches = [stretch for one in sources for stretch in one.stretches(STRETCH)]
-        processes = min(usable_cores(), len(stretches))
-        size = sum(one.size for one in sources)
-        with_them = f"{processes} process{'' if processes == 1 else 'es'}"
-        print(f"reading {size:,} bytes of text with {with_them} into {folder}", file=sys.stderr)
-        calls = [
-            (str(temporary), field, {number: asdict(stretches[number]) for number in range(call, len(stretches), step)})
-            for step in [min(CALLS * processes, len(stretches))]
-            for call in range(step)
-        ]
-        with ThreadPoolExecutor(processes) as pool:
-            some = pool.map(lambda call: call_apart(store_stretches, *call), calls)
-            done = {int(number): found for answer in some for number, found in answer.items()}
-        found = [done[number] for number in range(len(stretches))]
-        content = hashlib.sha256(json.dumps([field, *(one["sha256"] for one in found)]).encode()).hexdigest()
-        index: dict[str, Any] = {"sha256": content, "bytes": sum(one["bytes"] for one in found)}
-        index["shards"] = [shard for one in found for shard in one["shards"]]
-        write_json(temporary / INDEX, sealed(index))
-        target = folder / content[:32]
+        if (content := fetch_shared(name, temporary)) is None:
+            content = _read(sources, field, temporary)
+            send_shared(name, temporary, content)
+        target = folder / content
         if read_if_whole(target / INDEX) is None:
             shutil.rmtree(target, ignore_errors=True)
             os.replace(temporary, target)
@@ -267,6 +251,31 @@ def _store(sources: Sequence[Source], field: str, folder: Path, name: str) -> st
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     return target.name
+
+
+def _read(sources: Sequence[Source], field: str, folder: Path) -> str:
+    """Read a text into an empty folder by several processes; a name that follows from its content."""
+    from attnlab.core.machine import usable_cores  # with it comes torch, which the reading processes do without
+
+    stretches = [stretch for one in sources for stretch in one.stretches(STRETCH)]
+    processes = min(usable_cores(), len(stretches))
+    size = sum(one.size for one in sources)
+    with_them = f"{processes} process{'' if processes == 1 else 'es'}"
+    print(f"reading {size:,} bytes of text with {with_them} into {folder.parent}", file=sys.stderr)
+    calls = [
+        (str(folder), field, {number: asdict(stretches[number]) for number in range(call, len(stretches), step)})
+        for step in [min(CALLS * processes, len(stretches))]
+        for call in range(step)
+    ]
+    with ThreadPoolExecutor(processes) as pool:
+        some = pool.map(lambda call: call_apart(store_stretches, *call), calls)
+        done = {int(number): found for answer in some for number, found in answer.items()}
+    found = [done[number] for number in range(len(stretches))]
+    content = hashlib.sha256(json.dumps([field, *(one["sha256"] for one in found)]).encode()).hexdigest()
+    index: dict[str, Any] = {"sha256": content, "bytes": sum(one["bytes"] for one in found)}
+    index["shards"] = [shard for one in found for shard in one["shards"]]
+    write_json(folder / INDEX, sealed(index))
+    return content[:32]
 
 
 def store_stretches(folder: str, field: str, stretches: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

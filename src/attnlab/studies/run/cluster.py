@@ -17,6 +17,7 @@ from attnlab.core.errors import AttnlabError, Interrupted, RunError, SpecError
 from attnlab.core.files import patiently
 from attnlab.core.machine import GIGA, usable_cores
 from attnlab.core.processes.apart import own_code_in
+from attnlab.core.storage import shared_cache
 from attnlab.studies.run.executor import Job, OnMessage
 from attnlab.studies.run.layout import WORKER_BYTES
 from attnlab.studies.run.node import TELL_S, Mailbox, compute_here, gpus_here, place_of
@@ -48,6 +49,8 @@ SHARES = 16
 """Into how many parts a GPU is shared at most, by measured memory."""
 FINEST_SHARE = 0.0001
 """Ray counts a GPU in such parts."""
+PASSED_ON = ("ATTNLAB_DATA", shared_cache.VARIABLE)
+"""Variables that every node has from the command."""
 GOES_ON = "every run is at its last checkpoint on disk. The same command goes on from there"
 
 
@@ -391,5 +394,5 @@ def _in_words(resources: Mapping[str, float]) -> str:
 def _environment(job: Job) -> dict[str, str]:
     """Variables of the processes that compute a job: with other ones a process is another."""
     threads = str(job.threads)
-    kept = {name: value for name in ("ATTNLAB_DATA",) if (value := os.environ.get(name)) is not None}
+    kept = {name: value for name in PASSED_ON if (value := os.environ.get(name)) is not None}
     return kept | {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "ATTNLAB_SERVES": job.apart}

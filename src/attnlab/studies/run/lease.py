@@ -24,7 +24,7 @@ from typing import Any, NoReturn, final
 
 from attnlab.core.errors import Interrupted, RunError
 from attnlab.core.files import read_json, write_json, writing
-from attnlab.studies.storage.store import Store
+from attnlab.core.storage.store import Store
 from attnlab.training.keeping.runs import holder_named, this_process
 
 LEASE = ".lease.json"

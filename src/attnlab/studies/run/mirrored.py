@@ -9,10 +9,10 @@ from pathlib import Path
 
 from attnlab.core.errors import RunError
 from attnlab.core.files import patiently, read_json
+from attnlab.core.storage.store import address
 from attnlab.studies.run.folder import is_done
 from attnlab.studies.run.lease import FileSign, ObjectSign, lease
 from attnlab.studies.storage.mirror import Mirror
-from attnlab.studies.storage.store import address
 from attnlab.training.keeping.runs import HOLDER, SPEC, lock
 
 SEND_EVERY_S = 30.0

@@ -19,13 +19,13 @@ from typing import Any, final
 from attnlab.core.errors import Interrupted, RunError
 from attnlab.core.files import patiently
 from attnlab.core.processes.apart import in_words
+from attnlab.core.storage.store import Store
 from attnlab.studies.run.executor import Job, compute
 from attnlab.studies.run.lease import LEASE, LEASE_S, FileSign, ObjectSign, lease
 from attnlab.studies.run.mirrored import sending
 from attnlab.studies.run.own_code import lay_out
 from attnlab.studies.run.pool import BROKEN
 from attnlab.studies.storage.mirror import Mirror
-from attnlab.studies.storage.store import Store
 
 LOCK_PATIENCE_S = 2 * LEASE_S
 """How long a task waits for the process that held its run folders before, which may take a while to notice its end."""

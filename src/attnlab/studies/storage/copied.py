@@ -17,7 +17,7 @@ from typing import Any, final
 
 from attnlab.core.errors import RunError
 from attnlab.core.files import new_name, old_name, read_json, replace_folder, write_bytes, write_json
-from attnlab.studies.storage.store import Store
+from attnlab.core.storage.store import Store
 from attnlab.training.keeping.checkpoints import STATE
 from attnlab.training.keeping.runs import FAILED, HOLDER, RESULT
 

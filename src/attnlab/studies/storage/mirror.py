@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, final
 
-from attnlab.core.cache import cache_folder
 from attnlab.core.errors import RunError
 from attnlab.core.files import writing
+from attnlab.core.storage.cache import cache_folder
+from attnlab.core.storage.store import Store, address
 from attnlab.studies.storage.copied import INDEX, CopiedFiles
-from attnlab.studies.storage.store import Store, address
 
 Room = Literal["work", "nodes", "seen"]
 """Copies that never meet: of a command that runs a study, of the nodes of a cluster, of whoever reads."""

@@ -15,8 +15,8 @@ import torch
 from jaxtyping import Int, Int64, UInt64
 
 from attnlab.core.build import Spec, build
-from attnlab.core.cache import cache_folder, made_once
 from attnlab.core.errors import DataError, SpecError
+from attnlab.core.storage.cache import cache_folder, made_once
 from attnlab.tasks.lm.corpus import CutCorpus, Documents, Stream, chunks
 from attnlab.tasks.next_tokens import IGNORED
 from attnlab.text.overlap import GRAM, overlap, standing_in

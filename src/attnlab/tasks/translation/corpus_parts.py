@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
-from attnlab.core.cache import keep_result, read_result
 from attnlab.core.errors import DataError, SpecError, nearest
+from attnlab.core.storage.cache import keep_result, read_result
 from attnlab.tasks.datasets import locate_named
 from attnlab.tasks.translation.corpora import CORPORA
 from attnlab.text.compressed import without_compression

@@ -15,12 +15,12 @@ import numpy as np
 from jaxtyping import Int64
 
 from attnlab.core.build import Spec, build, is_path, parse, path_of
-from attnlab.core.cache import cache_folder, made_once
 from attnlab.core.errors import DataError, SpecError
 from attnlab.core.files import write_json
 from attnlab.core.machine import usable_cores
 from attnlab.core.processes.apart import call_apart
 from attnlab.core.sizes import require_known
+from attnlab.core.storage.cache import cache_folder, made_once
 from attnlab.tasks.held_out import partly_memory
 from attnlab.tasks.translation.corpus_parts import languages_of, parts_of
 from attnlab.tasks.translation.suspicious import suspicious

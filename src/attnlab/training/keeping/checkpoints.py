@@ -6,7 +6,6 @@ number is computed from it. Nothing is unpickled.
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import textwrap
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ import safetensors.torch
 
 from attnlab.core.errors import RunError
 from attnlab.core.files import (
+    file_sha256,
     new_name,
     old_name,
     read_json,
@@ -91,12 +91,7 @@ def write_checkpoint(
 def _hash_and_synchronize(path: Path) -> str:
     path.chmod(path.parent.stat().st_mode & ANY_READ_WRITE)  # safetensors makes files that only their owner can read
     synchronize(path)
-    return _sha256(path)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return file_sha256(path)
 
 
 def read_state(folder: Path) -> dict[str, Any] | None:
@@ -117,7 +112,7 @@ def read_state(folder: Path) -> dict[str, Any] | None:
 def _check_file(path: Path, expected: str) -> None:
     if not path.is_file():
         raise RunError(f"{path} is missing; {_remedy(path.parent)}")
-    found = _sha256(path)
+    found = file_sha256(path)
     if found != expected:
         raise RunError(
             f"{path} is damaged or cut off ({path.stat().st_size:,} bytes): its sha256 is {found[:12]}..., and "

@@ -16,6 +16,7 @@ import pooch
 
 from attnlab.core.errors import RunError
 from attnlab.core.files import read_sealed, sealed, write_json, writing
+from attnlab.core.storage.shared_cache import fetch_shared, send_shared
 
 VARIABLE = "ATTNLAB_CACHE"
 
@@ -56,7 +57,9 @@ def keep_result(name: str, result: Any) -> None:
 
 
 def made_once(folder: Path, whole: str, make: Callable[[Path], Mapping[str, Any]]) -> Mapping[str, Any]:
-    """Make a folder unless it is there: by the first of the processes that ask, and at its place only when it is whole.
+    """Make a folder unless it is there, or can be had from a cache that machines share.
+
+    The first of the processes that ask makes it, and it is at its place only when it is whole.
 
     Parameters
     ----------
@@ -88,7 +91,9 @@ def made_once(folder: Path, whole: str, make: Callable[[Path], Mapping[str, Any]
         try:
             with writing(folder):
                 temporary.mkdir()
-                write_json(temporary / whole, sealed(make(temporary)))
+                if not fetch_shared(folder.name, temporary):
+                    write_json(temporary / whole, sealed(make(temporary)))
+                    send_shared(folder.name, temporary, folder.name)
                 shutil.rmtree(folder, ignore_errors=True)  # a part of what was there
                 os.replace(temporary, folder)
         finally:

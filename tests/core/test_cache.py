@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pooch
 
-from attnlab.core.cache import cache_folder, keep_result, read_result
+from attnlab.core.storage.cache import cache_folder, keep_result, read_result
 
 
 def test_a_kept_result_is_read_again():

@@ -61,7 +61,7 @@ class Store:
     Parameters
     ----------
     url : str
-        As `address` gives it.
+        As `address` gives it; a path of this machine is one, too, whose folders are made as they are needed.
 
     Raises
     ------
@@ -72,7 +72,8 @@ class Store:
     def __init__(self, url: str) -> None:
         self.url = url
         try:
-            self._files, self._root = url_to_fs(url, use_listings_cache=False)
+            options = {"use_listings_cache": False} if "://" in url else {"auto_mkdir": True}
+            self._files, self._root = url_to_fs(url, **options)
         except ImportError:
             library = LIBRARIES[url.partition(":")[0]]
             extra = "'attnlab[cloud]'" if library == "s3fs" else library
