@@ -24,14 +24,14 @@ from attnlab.training.keeping.runs import read_failure
 pytestmark = pytest.mark.usefixtures("in_process")
 
 
-def study(**training):
+def study(model=None, **training):
     return parse_study(
         {
             "question": "Which?",
             "task": {"name": "shapes", "n_train": 60, "n_test": 20, "batch": 20},
             "model": {"name": "cnn", "channels": 4, "n_layers": 3, "kernel_size": 3, "mixer_at": 1},
             "baseline": "one",
-            "variants": {"one": {}, "two": {"training": training}},
+            "variants": {"one": {}, "two": {**(model or {}), "training": training}},
             "rules": {"metric": "test_mse", "budget": {"steps": 10}, "seeds": 1, "smallest_effect": 0.01},
         },
         name="ranks",
@@ -209,3 +209,23 @@ def test_devices_of_the_command_that_do_not_divide_a_batch_are_refused_before_an
 def test_a_plan_refuses_pieces_that_do_not_divide_a_batch(training):
     with pytest.raises(SpecError, match=r"a batch of 20 rows cannot be divided into [38] equal pieces"):
         plan_study(study(**training))
+
+
+HEADS = r"sharding: tensor: 3 heads cannot be divided among 2 devices \(stack\.blocks\.0\.mixer\)"
+POSITIONS = "sharding: context: 100 positions cannot be divided among 3 devices"
+OF_3_HEADS = {"name": "encoder", "d_model": 12, "n_layers": 1, "mixer": {"name": "attention", "n_heads": 3}}
+
+
+@pytest.mark.parametrize(
+    ("training", "said"),
+    [({"sharding": "tensor", "devices": 2}, HEADS), ({"sharding": "context", "devices": 3}, POSITIONS)],
+)
+def test_a_plan_refuses_a_model_that_devices_do_not_divide(training, said):
+    with pytest.raises(SpecError, match=f"variant 'two': {said}"):
+        plan_study(study(OF_3_HEADS, **training))
+
+
+def test_devices_of_the_command_that_do_not_divide_a_model_are_refused_before_any_run(tmp_path):
+    with pytest.raises(SpecError, match=HEADS):
+        run_study(study(OF_3_HEADS, sharding="tensor"), tmp_path / "out", devices=2)
+    assert not (tmp_path / "out").exists()

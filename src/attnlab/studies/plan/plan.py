@@ -39,8 +39,9 @@ from attnlab.studies.plan.estimate import (
 from attnlab.studies.plan.matching import match_width
 from attnlab.tasks.codecs import codec_of
 from attnlab.tasks.two_tasks import TwoTasks
+from attnlab.training.devices.division import require_shares
 from attnlab.training.devices.pieces import require_divided
-from attnlab.training.recipe.recipe import Recipe, steps_of_epochs, steps_per_epoch
+from attnlab.training.recipe.recipe import SAME_ROWS, Recipe, steps_of_epochs, steps_per_epoch
 from attnlab.training.recipe.target import SECONDS_TO_TARGET, check_target
 from attnlab.training.run.course import EVALUATIONS
 
@@ -384,7 +385,7 @@ def _with_model(study: Study, name: str, model: dict[str, Any], notes: tuple[str
     task = build_task(study.task_spec(name))
     training = study.training_settings(name)
     recipe = _check_recipe(study, training)
-    require_pieces(task, recipe.pieces)
+    require_devices(model, task, recipe.devices, recipe.sharding, recipe.accumulate)
     for rule in ("metric", "tune_by"):
         rules_metric(study, task, rule)  # a variant's own task may lack it
     notes = (*notes, *_notes_beside(task), *_objective_notes(recipe, task))
@@ -452,10 +453,17 @@ def _check_recipe(study: Study, training: Mapping[str, Any]) -> Recipe:
     return max(recipes, key=lambda recipe: max(amount or 0 for amount in recipe.budget.model_dump().values()))
 
 
-def require_pieces(task: StudyTask, count: int) -> None:
-    """Raise a `SpecError` where the first batch of a task cannot be cut in so many pieces."""
-    if count > 1:
+def require_devices(
+    model: Mapping[str, Any], task: StudyTask, devices: int, sharding: str = "none", accumulate: int = 1
+) -> None:
+    """Raise a `SpecError` where devices cannot divide the rows of a batch, or the model, as a recipe wants it."""
+    same_rows = sharding in SAME_ROWS
+    if (count := accumulate * (1 if same_rows else devices)) > 1:
         require_divided(task, len(task.train_batch(0, 0).targets), count)
+    if same_rows and devices > 1:
+        with torch.device("meta"):
+            made = build_model(copy.deepcopy(dict(model)), task)
+        require_shares(made, task.train_batch(0, 0), sharding, devices)
 
 
 def _objective_notes(recipe: Recipe, task: StudyTask) -> list[str]:

@@ -13,9 +13,8 @@ from attnlab.core.errors import AttnlabError, Interrupted, RunError, SpecError
 from attnlab.core.files import read_json, write_json
 from attnlab.core.machine import usable_threads
 from attnlab.studies.define.assemble import build_task
-from attnlab.studies.plan.plan import Plan, require_pieces
+from attnlab.studies.plan.plan import Plan, require_devices
 from attnlab.studies.run.executor import Executor, Job, OnMessage, shown
-from attnlab.training.recipe.recipe import SAME_ROWS
 
 if TYPE_CHECKING:
     from attnlab.training.devices.nodes import Meeting, Nodes
@@ -99,9 +98,8 @@ def wanted_ranks(
         if count % nodes and (devices or count > 1):
             raise SpecError(f"{count} devices of {variant.name} cannot be divided among {nodes} nodes")
         if devices and wanted > 1:  # those of recipes were looked at in the plan
-            cut = 1 if variant.training.get("sharding") in SAME_ROWS else devices
-            task = build_task(plan.study.task_spec(variant.name))
-            require_pieces(task, cut * variant.training.get("accumulate", 1))
+            how = {key: variant.training[key] for key in ("sharding", "accumulate") if key in variant.training}
+            require_devices(variant.model, build_task(plan.study.task_spec(variant.name)), devices, **how)
     if wanted == 1 and nodes > 1:
         raise SpecError(f"--nodes {nodes}: no run is computed on several devices; add --devices {nodes}")
     return wanted

@@ -50,14 +50,8 @@ class ContextParallel(AbstractSpread):
     def __init__(self, model: nn.Module, ranks: AbstractRanks) -> None:
         self._model = model
         self.owner = copy.deepcopy(model)
-        take_positions: Callable[..., None] | None = getattr(self.owner, "take_positions", None)
-        if take_positions is None:
-            raise SpecError(f"sharding: context: {type(model).__name__} cannot be computed at some positions alone")
         group = dist.new_group()  # of its own, as gradients are exchanged at the same time
-        try:
-            take_positions(RankShare(POSITIONS, ranks.number, ranks.count), lambda x: _Gather.apply(x, group))
-        except SpecError as error:
-            raise SpecError(f"sharding: context: {error}") from None
+        take_positions(self.owner, ranks.number, ranks.count, lambda x: _Gather.apply(x, group))
         self._replicated = Replicated(self.owner, some_unused=False)
         self.called = self._replicated.called
         model.cpu()
@@ -70,6 +64,23 @@ class ContextParallel(AbstractSpread):
     def give_back(self) -> None:
         """Copy the weights."""
         self._model.load_state_dict(self.owner.state_dict())
+
+
+def take_positions(model: nn.Module, number: int, count: int, gather: Callable[[Tensor], Tensor]) -> None:
+    """Let a model compute a rank's positions alone.
+
+    Raises
+    ------
+    SpecError
+        If it, or a part of it, cannot.
+    """
+    take: Callable[..., None] | None = getattr(model, "take_positions", None)
+    if take is None:
+        raise SpecError(f"sharding: context: {type(model).__name__} cannot be computed at some positions alone")
+    try:
+        take(RankShare(POSITIONS, number, count), gather)
+    except SpecError as error:
+        raise SpecError(f"sharding: context: {error}") from None
 
 
 @final
@@ -92,6 +103,17 @@ class _Gather(torch.autograd.Function):
         return total.narrow(POSITIONS, dist.get_rank(ctx.group) * ctx.length, ctx.length), None
 
 
+def divided_length(batch: Batch, count: int) -> int:
+    """The length of the sequences of a batch, which so many ranks divide; a `SpecError` where they do not."""
+    lengths = {tensor.shape[1] if tensor.ndim > 1 else 1 for tensor in (*batch.inputs, batch.targets)}
+    if len(lengths) > 1:
+        raise SpecError("sharding: context: inputs and targets must be sequences of one length, cut at the same places")
+    (length,) = lengths
+    if length % count:
+        raise SpecError(f"sharding: context: {length} positions cannot be divided among {count} devices")
+    return length
+
+
 def cut_positions(task: Task, batch: Batch, accumulate: int, ranks: AbstractRanks) -> list[Piece]:
     """Some positions of a batch, in pieces of its rows.
 
@@ -100,12 +122,7 @@ def cut_positions(task: Task, batch: Batch, accumulate: int, ranks: AbstractRank
     SpecError
         If inputs and targets are not sequences of one length that the ranks divide, or the rows are not divided.
     """
-    lengths = {tensor.shape[1] if tensor.ndim > 1 else 1 for tensor in (*batch.inputs, batch.targets)}
-    if len(lengths) > 1:
-        raise SpecError("sharding: context: inputs and targets must be sequences of one length, cut at the same places")
-    (length,) = lengths
-    if length % ranks.count:
-        raise SpecError(f"sharding: context: {length} positions cannot be divided among {ranks.count} devices")
+    length = divided_length(batch, ranks.count)
     start, end = (number * length // ranks.count for number in (ranks.number, ranks.number + 1))
     pieces = []
     for piece in cut(task, batch, accumulate, range(accumulate)):

@@ -127,6 +127,36 @@ def divide(
     return Division(Replicated(model, some_unused=trial.some_unused), ranks, recipe.accumulate, note)
 
 
+def require_shares(model: nn.Module, batch: Batch, sharding: str, count: int) -> None:
+    """Raise unless ranks that compute the same rows can divide a model, or the positions of a batch, among them.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The model, perhaps on the meta device; it is of no use afterwards.
+    batch : Batch
+        A training batch.
+    sharding : {"tensor", "context"}
+        What they divide.
+    count : int
+        How many they are.
+
+    Raises
+    ------
+    SpecError
+        If they cannot; it names the part.
+    """
+    if sharding == TENSOR:
+        from attnlab.training.devices.tensor import take_shares
+
+        take_shares(model, 0, count)
+    else:
+        from attnlab.training.devices.context import divided_length, take_positions
+
+        take_positions(model, 0, count, lambda x: x)
+        divided_length(batch, count)
+
+
 def _cannot_watch() -> SpecError:
     return SpecError("watch needs a whole model on one device; set sharding: none, or leave out watch")
 

@@ -57,11 +57,7 @@ class TensorParallel(AbstractSpread):
     def __init__(self, model: nn.Module, ranks: AbstractRanks, device: torch.device) -> None:
         self._model = model
         self.owner = self.called = copy.deepcopy(model)
-        plan: dict[str, ParallelStyle] = {}
-        for name, module in self.owner.named_modules():
-            plan |= _styles(f"{name}." if name else "", module, ranks)
-        if not plan:
-            raise SpecError(f"sharding: tensor: {type(model).__name__} has no attention and no feed-forward to divide")
+        plan = take_shares(self.owner, ranks.number, ranks.count)
         parallelize_module(self.owner, init_device_mesh(device.type, (ranks.count,)), plan, src_data_rank=None)
         model.cpu()
 
@@ -82,13 +78,29 @@ class TensorParallel(AbstractSpread):
             tensor.copy_(whole(trained[name]))
 
 
-def _styles(prefix: str, module: nn.Module, ranks: AbstractRanks) -> Mapping[str, ParallelStyle]:
+def take_shares(model: nn.Module, number: int, count: int) -> dict[str, ParallelStyle]:
+    """Make of a model a rank's share of it, but for its linear maps; how these are divided, by name.
+
+    Raises
+    ------
+    SpecError
+        If a part of it cannot be divided among so many ranks, or none can.
+    """
+    plan: dict[str, ParallelStyle] = {}
+    for name, module in model.named_modules():
+        plan |= _styles(f"{name}." if name else "", module, number, count)
+    if not plan:
+        raise SpecError(f"sharding: tensor: {type(model).__name__} has no attention and no feed-forward to divide")
+    return plan
+
+
+def _styles(prefix: str, module: nn.Module, number: int, count: int) -> Mapping[str, ParallelStyle]:
     """How the linear maps of a part are divided, which becomes this rank's share of itself."""
     take_share: Callable[[int, int], dict[str, int]] | None = getattr(module, "take_share", None)
     if take_share is None or next(module.parameters(), None) is None:
         return {}
     try:
-        maps = take_share(ranks.number, ranks.count)
+        maps = take_share(number, count)
     except SpecError as error:
         raise SpecError(f"sharding: tensor: {error} ({prefix.removesuffix('.') or 'the model'})") from None
     return {prefix + name: _STYLES.get(packs, PackedColumns)(packs) for name, packs in maps.items()}

@@ -249,11 +249,6 @@ class Recipe(pydantic.BaseModel):
         except SpecError as error:
             raise SpecError(f"{where}: {error}") from None
 
-    @property
-    def pieces(self) -> int:
-        """Into how many pieces the rows of a batch are cut."""
-        return self.accumulate * (1 if self.sharding in SAME_ROWS else self.devices)
-
     def build_optimizer(self) -> AbstractOptimizer:
         """The optimizer that the recipe names."""
         return build(self.optimizer, OPTIMIZERS, axis="optimizer")
