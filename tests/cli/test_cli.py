@@ -383,3 +383,13 @@ def test_help_has_no_option_that_empties_a_list_and_no_empty_default(command, ca
     assert not re.search(r'default: *(""|\(\))', out)
     if "[ARGS...]" in out:
         assert "begins with a dash, write --" in " ".join(out.replace("\u2502", " ").split())
+
+
+def test_sigterm_is_as_ctrl_c():
+    script = (
+        "import os, signal, attnlab.cli as cli\n"
+        "cli.app = lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM)\n"
+        "cli.main(['run', 'shapes'])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import os
+import signal
 import socket
 import sys
 from pathlib import Path
@@ -44,14 +46,16 @@ class Dies(nn.Module):
 
 @pytest.fixture(scope="module")
 def ray():
-    """A cluster on this machine, with a GPU in name."""
+    """A cluster on this machine, with a GPU in name, asked by a process that takes SIGTERM as Ctrl-C."""
     init, executor = pytest.importorskip("ray").init, Ray()
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("ray.init", functools.partial(init, num_gpus=1))
         patched.setenv("CUDA_VISIBLE_DEVICES", "0")
         executor.__enter__()
     yield executor
     executor.__exit__()
+    signal.signal(signal.SIGTERM, before)
 
 
 def study(variants, seeds=1):
@@ -76,6 +80,11 @@ def numbers(folder):
 
 
 PLACE = cluster.place_of
+
+
+def test_sigterm_stays_with_who_handled_it(ray):
+    with pytest.raises(KeyboardInterrupt):  # Ray's own handler would abort the process
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def test_the_numbers_are_those_of_one_machine(ray, tmp_path):

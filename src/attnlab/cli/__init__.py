@@ -1,6 +1,6 @@
 """The command line: every command is one call of the library.
 
-Exit codes: 0 fine, 1 a run failed, 2 wrong use, 130 stopped with Ctrl-C. Nothing heavy is imported
+Exit codes: 0 fine, 1 a run failed, 2 wrong use, 130 stopped with Ctrl-C or by SIGTERM. Nothing heavy is imported
 before a command needs it.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -72,6 +73,7 @@ app.command("attnlab.cli.bench:bench", name="bench", help="Measure attnlab besid
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line, by default with the words of the process, and exit with its code."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what batch systems and containers send is as Ctrl-C
     os.environ.setdefault(HUGE_PAGES, "1")
     adapt_to_surroundings()
     sys.exit(call(arguments))

@@ -6,9 +6,11 @@ import contextlib
 import math
 import os
 import re
+import signal
 import socket
+import threading
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self, final
@@ -105,7 +107,8 @@ class Ray:
         """The executor, connected."""
         if not self._ray.is_initialized():
             try:
-                self._connect()
+                with _own_sigterm():
+                    self._connect()
             except Exception as error:
                 raise RunError(self._in_words(error)) from None
             self._open.callback(self._ray.shutdown)
@@ -381,6 +384,17 @@ def _check_room(
             most = {name: max((node.get(name, 0) for node in nodes), default=0) for name in needs}
             words = f"{_in_words(needs)} that {run} needs; nodes have at most {_in_words(most)}"
             raise RunError(f"no node of the cluster has the {words}")
+
+
+@contextlib.contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Leave SIGTERM to who handled it: Ray takes it to print its own stack, and to abort."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
 
 
 def _in_words(resources: Mapping[str, float]) -> str:
