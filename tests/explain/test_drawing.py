@@ -158,10 +158,10 @@ def test_every_part_is_drawn_with_its_parameters_and_in_its_place(arguments):
     "study", [pytest.param(name, marks=[pytest.mark.slow] * (name == "vaswani-table-3")) for name in library()]
 )  # the rows of that one differ in sizes
 def test_modules_are_called_in_the_order_in_which_they_are_drawn(study):
-    built = models(study).items()
+    built, task = models(study).items(), load_study(study).task["name"]
     as_held = (AbstractParser, Rnng)  # drawn as what they hold; the former read values too
     for name, model in ((name, one) for name, one in built if not isinstance(one, as_held)):
-        called = calls(model, study)
+        called = calls(model, task)
         for column in halves(model, Reading()).columns:
             at = 0
             for path in paths_along(column):
@@ -171,7 +171,7 @@ def test_modules_are_called_in_the_order_in_which_they_are_drawn(study):
                     at = called.index(module, at) + 1
 
 
-def calls(model: nn.Module, study: str) -> list[nn.Module]:
+def calls(model: nn.Module, task: str) -> list[nn.Module]:
     """The modules that a forward pass calls, as they are called."""
     called: list[nn.Module] = []
     handles = [one.register_forward_pre_hook(lambda module, _: called.append(module)) for one in model.modules()]
@@ -185,7 +185,7 @@ def calls(model: nn.Module, study: str) -> list[nn.Module]:
         "parsing": (tokens, tokens),
     }
     with torch.no_grad():
-        model(*inputs[load_study(study).task["name"]])
+        model(*inputs[task])
     for handle in handles:
         handle.remove()
     return called

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 
@@ -17,6 +19,7 @@ STUDY = load_study("vaswani-table-3")
 PAPER = STUDY.published.parameters
 
 
+@functools.cache
 def millions(variant):
     with torch.device("meta"):
         model = build(STUDY.model_spec(variant), MODELS, axis="model", offered={"max_length": 128, "pad": 0})

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import itertools
 import random
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -116,7 +118,14 @@ def assert_samples_apart(mixer: ForeignMixer) -> None:
     torch.testing.assert_close(mixer(x), alone)
 
 
-@pytest.mark.parametrize(("signature", "mask", "layout"), list(itertools.product(SIGNATURES, MASKS, LAYOUTS)))
+def in_square(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
+    """Every pair of entries of two axes: all of the first two, and the third dealt out to them."""
+    first, second, third = map(list, axes)
+    places = itertools.product(range(len(first)), range(len(second)))
+    return [(first[i], second[j], third[(i + j) % len(third)]) for i, j in places]
+
+
+@pytest.mark.parametrize(("signature", "mask", "layout"), in_square(SIGNATURES, MASKS, LAYOUTS))
 def test_every_signature_mask_and_layout_is_causal_where_that_is_wanted(tmp_path, signature, mask, layout):
     name = user_file(tmp_path, one_head(signature, mask, layout))
     mixer = build_foreign(name, offered())
@@ -131,8 +140,8 @@ def test_every_signature_and_mask_sees_everything_where_that_is_wanted(tmp_path,
     assert sees(mixer).all()
 
 
-@pytest.mark.parametrize(("causal", "mask", "layout"), list(itertools.product((True, False), MASKS, LAYOUTS)))
-def test_padding_is_merged_into_the_mask(tmp_path, causal, mask, layout):
+@pytest.mark.parametrize(("mask", "layout", "causal"), in_square(MASKS, LAYOUTS, (True, False)))
+def test_padding_is_merged_into_the_mask(tmp_path, mask, layout, causal):
     mixer = build_foreign(user_file(tmp_path, one_head("(x, mask)", mask, layout)), offered(causal=causal))
     x, padding = inputs(), torch.ones(BATCH, LENGTH, dtype=torch.bool)
     padding[0, :3] = False  # on the left, where a causal mask does not hide it anyway
@@ -219,8 +228,13 @@ def test_a_causal_flag_of_forward_is_used(tmp_path, flag, causal):
     assert torch.equal(sees(mixer), torch.ones(LENGTH, LENGTH).tril(0 if causal else LENGTH).bool())
 
 
-@pytest.mark.parametrize("d_model_name", ["d_model", "dim", "embed_dim", "emb_size", "n_embd", "hidden_size", "d_in"])
-@pytest.mark.parametrize("heads_name", ["n_heads", "heads", "num_heads", "n_head", "h", "nhead"])
+WIDTHS = ("d_model", "dim", "embed_dim", "emb_size", "n_embd", "hidden_size", "d_in")
+
+
+@pytest.mark.parametrize(
+    ("d_model_name", "heads_name"),
+    [*zip(WIDTHS, ("n_heads", "heads", "num_heads", "n_head", "h", "nhead", "heads"), strict=True)],
+)
 def test_constructors_may_use_their_own_words(tmp_path, d_model_name, heads_name):
     text = HEADS.format(
         constructor=f"{d_model_name}: int, {heads_name}: int = 2, attn_dropout: float = 0.1",

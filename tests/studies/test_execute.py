@@ -722,7 +722,7 @@ class Polite(Rude):
 
 def test_the_code_of_one_variant_touches_no_other(tiny, tmp_path):
     (tmp_path / "rude.py").write_text(RUDE)
-    tiny["rules"]["budget"] = {"flops": 8e7}
+    tiny["rules"] |= {"seeds": 1, "budget": {"flops": 8e7}}
     alone, beside = tmp_path / "alone", tmp_path / "beside"
     run_study(parse_study(tiny), alone, jobs=1)
     for name in ("Rude", "Polite"):
@@ -730,7 +730,7 @@ def test_the_code_of_one_variant_touches_no_other(tiny, tmp_path):
     results = run_study(parse_study(tiny), beside, jobs=1)
     assert results.complete
     expected, found = numbers(alone), numbers(beside)
-    assert len(expected) == 4
+    assert len(expected) == 2
     assert {cell: found[cell] for cell in expected} == expected
     costs = [
         [(v.name, v.flops_per_token, v.activation_bytes) for v in read_results(out).variants] for out in (alone, beside)

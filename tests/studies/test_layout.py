@@ -245,6 +245,7 @@ def first(tmp_path_factory):
 BUSY = "import torch\nx = torch.randn(700, 700)\nwhile True:\n    x @ x"
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_busy_machine_changes_no_bit(tiny, tmp_path, first):
     busy = subprocess.Popen([sys.executable, "-c", BUSY])
     try:

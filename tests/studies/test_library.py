@@ -33,8 +33,18 @@ def private_cache(tmp_path_factory):
         yield
 
 
+@functools.cache
+def content(name):
+    """Return what a study's file says: names of cases are read off it in every process that runs tests."""
+    return YAML(typ="safe").load(library()[name].read_text(encoding="utf-8"))
+
+
+def of_task(name):
+    return [study for study in sorted(library()) if content(study)["task"]["name"] == name]
+
+
 def scales(name):
-    return [None, *YAML().load(library()[name].read_text(encoding="utf-8")).get("scales", {})]
+    return [None, *content(name).get("scales", {})]
 
 
 def usually_small(scales):
@@ -79,7 +89,7 @@ def few(pairs, scale):
 
 
 @needs_data
-@pytest.mark.parametrize("name", [name for name in sorted(library()) if load_study(name).task["name"] == "translation"])
+@pytest.mark.parametrize("name", of_task("translation"))
 def test_every_variant_can_be_built(name, pairs):
     for scale in scales(name):
         built = models(name, scale, corpus=str(pairs), test=None)
@@ -137,7 +147,7 @@ def test_the_dilated_control_of_shapes_sees_all_from_every_position():
     assert (seen != 0).all()
 
 
-TEXTS = [name for name in sorted(library()) if load_study(name).task["name"] == "char-lm" and len(scales(name)) > 1]
+TEXTS = [name for name in of_task("char-lm") if len(scales(name)) > 1]
 
 
 def smallest(name):

@@ -154,6 +154,7 @@ def test_a_length_is_tuned_for_a_target_alone(timed):
     assert "tune.length asks for the shortest runs that reach a target; the rules have no target" in complaint(timed)
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_study_about_time_uses_whole_budgets_one_run_at_a_time(timed, tmp_path):
     timed["variants"]["never"] = {"training": {"lr": 1e-9}}
     results = run_study(parse_study(timed), tmp_path / "runs")
@@ -199,6 +200,7 @@ def test_a_machine_that_becomes_slower_is_slower_for_all(timed, tmp_path, monkey
     assert one == pytest.approx(other, rel=0.25)
 
 
+@pytest.mark.usefixtures("in_process")
 def test_a_clock_that_was_changed_is_refused_and_own_code_is_timed_by_its_runs(timed, tmp_path):
     run_study(parse_study(timed), tmp_path / "runs", executor=InProcess())
     path = tmp_path / "runs" / "plain" / "seed-0" / "clock.json"

@@ -580,7 +580,8 @@ def test_a_decoder_that_sees_the_token_it_predicts_raises_an_alarm(runs, tmp_pat
         },
         "rules": {"metric": "val_loss", "budget": {"steps": 2}, "seeds": 1, "smallest_effect": 0.1},
     }
-    results = run_study(parse_study(study, name="cheats", path=tmp_path / "study.yaml"), tmp_path / "out", jobs=1)
+    study = parse_study(study, name="cheats", path=tmp_path / "study.yaml")
+    results = run_study(study, tmp_path / "out", jobs=1, executor=InProcess())
     alarms = {(alarm.check, alarm.variant): alarm.message for alarm in results.alarms}
     assert "up to 1 position ahead: it sees what it should predict" in alarms["causality", "leaks"]
     assert ("causality", "honest") not in alarms

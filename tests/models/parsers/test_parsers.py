@@ -119,7 +119,7 @@ def test_three_trees_are_learned(name):
     model = make(name).train()
     optimizer = Em() if name in COUNTED else AdamW()
     steps = optimizer.over(model, 1.0 if name in COUNTED else 0.02, 0.0)
-    for _ in range(80):
+    for _ in range(40):
         steps.zero_grad()
         model(*example()).mean().backward()
         steps.step()
