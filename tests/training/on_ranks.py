@@ -84,6 +84,29 @@ class Numbers(Words):
         return nn.functional.mse_loss(outputs, batch.targets)
 
 
+class Padded(Words):
+    """Rows of zeros at their ends; only the last ones."""
+
+    def batch(self, number: int) -> Batch:
+        (tokens,), targets = (found := super().batch(number)).inputs, found.targets
+        tokens[2:, LENGTH // 2 :], targets[2:, LENGTH // 2 :] = 0, IGNORED
+        return Batch((tokens,), targets)
+
+
+class CutsPadding(nn.Module):
+    """Compute as many positions as the longest row has, so that dropout draws as many numbers."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.dropout = nn.Embedding(WORDS, WIDTH), nn.Dropout(0.5)
+        self.logits = nn.Linear(WIDTH, WORDS)
+
+    def forward(self, tokens):
+        longest = int((tokens != 0).any(0).sum())
+        found = self.dropout(self.embedding(tokens[:, :longest]))
+        return self.logits(nn.functional.pad(found, (0, 0, 0, tokens.shape[1] - longest)))
+
+
 WIDE = {**SMALL, "mixer": {**SMALL["mixer"], "heads": "full-width"}}
 GATED = {"name": "gated", "d_ff": 10, "dropout": 0.2}
 
@@ -123,6 +146,7 @@ KINDS = {
     "reader": (lambda: TokenEncoder(WORDS, LENGTH, d_model=WIDTH, n_layers=1), Words),
     "convolution": (lambda: Encoder(3, 3, LENGTH, d_model=WIDTH, n_layers=1, mixer="convolution"), Numbers),
     "encoder-decoder": (lambda: EncoderDecoder(WORDS, WORDS, LENGTH, **SMALL), Pairs),
+    "cuts padding": (CutsPadding, Padded),
     "batch norm": (lambda: nn.Sequential(nn.BatchNorm1d(LENGTH), nn.Linear(3, 3)), Numbers),
 }
 

@@ -101,6 +101,7 @@ def runs(folder):
     cases["undivided"] = (2, "failing_each", [list(UNDIVIDED), {**ADAMW, **TENSOR, "devices": 2}])
     cases["apart"] = (2, "failing_each", [list(APART), {**ADAMW, **CONTEXT, "devices": 2}])
     cases["held"] = (2, "held", ["gated decoder"])
+    cases["cuts padding"] = (2, "trained", ["cuts padding", {**ADAMW, "steps": 1, "devices": 2}])
     cases["unbroken"] = (1, "trained", ["decoder", KEPT])
     for number, (count, more, dies_at) in enumerate(CHAIN):
         fields = {**KEPT, "devices": count, **more}
@@ -125,6 +126,12 @@ def test_the_result_says_how_a_run_was_divided(runs):
     chosen = r"2 devices, parameters sharded \(a step needs \S+ GB a device of 1e-05 GB\)"
     assert re.match(chosen, runs["encoder in little memory"][0]["division"])
     assert runs["encoder"][0]["division"] == ""
+
+
+def test_the_result_says_where_random_numbers_are_those_of_the_rows_of_a_rank(runs):
+    others = "random numbers are others than in one piece"
+    assert others in runs["cuts padding"][0]["division"]
+    assert others not in runs["decoder on 4 ranks"][0]["division"]
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -34,7 +34,6 @@ from attnlab.training.speed.choosing import untouched
 
 NEAR = 1e-4
 """Relative difference up to which the loss of two rows is that of one and one: far above rounding in float32 (1e-6)."""
-ROWS = 2  # that are tried
 
 LossOf = Callable[..., Tensor]
 """From a batch to the loss of a model on it; perhaps of what is called in its place, times a weight."""
@@ -113,7 +112,7 @@ def divide(
     count = ranks.count * recipe.accumulate
     cut(task, first, count, range(count))
     with untouched(model, device):
-        trial = _try(model, task, loss, first.rows(0, ROWS))
+        trial = _try(model, task, loss, _unlike_rows(first))
     if ranks.count == 1:
         return Division(Undivided(model), ranks, recipe.accumulate, _in_words(recipe, trial.draws_differ, "", device))
     kept = trial.bytes_a_row * math.ceil(len(first.targets) / count)
@@ -175,7 +174,7 @@ def _divide_rows_alike(
     if recipe.watch:
         raise _cannot_watch()
     cut(task, first, recipe.accumulate, range(recipe.accumulate))
-    rows, draws_differ = first.rows(0, ROWS), False
+    rows, draws_differ = _unlike_rows(first), False
     if recipe.accumulate > 1:
         with untouched(model, device):
             draws_differ = _try(model, task, loss, rows).draws_differ
@@ -269,6 +268,15 @@ def _try(model: nn.Module, task: Task, loss: LossOf, rows: Batch) -> _Trial:
     with kept_bytes(model) as total:
         loss(rows)
     return _Trial(total() / len(rows.targets), some_unused, draws_differ)
+
+
+def _unlike_rows(batch: Batch) -> Batch:
+    """The two rows that repeat their last token most and least often: a model may cut their padding off."""
+    tokens = [one for one in batch.inputs if one.ndim == 2 and not one.is_floating_point()]
+    repeated = sum((one == one[:, -1:]).flip(1).cumprod(1).sum(1) for one in tokens)
+    few, many = (0, 0) if isinstance(repeated, int) else (int(repeated.argmin()), int(repeated.argmax()))
+    both = sorted((few, many)) if few != many else [0, 1]
+    return Batch(tuple(one[both] for one in batch.inputs), batch.targets[both])
 
 
 def _by_rows(task: Task, loss: LossOf, rows: Batch) -> Tensor:
