@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -508,3 +509,27 @@ class Framed(nn.Module):
 @pytest.mark.parametrize(("skewed", "length"), [(False, D * D), (True, D - 1)])
 def test_a_view_that_keeps_features_or_skews_scores_exchanges_nothing(skewed, length):
     assert not list(check_heads_mixed(examine(Framed(skewed), length=length)))
+
+
+class Windowed(nn.Module):
+    """Heads within windows of as many positions as the model is wide."""
+
+    def __init__(self, width, heads):
+        super().__init__()
+        torch.manual_seed(5)
+        self.width, self.heads = width, heads
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+
+    def forward(self, x):
+        batch, length, width = x.shape
+        x = nn.functional.pad(x, (0, 0, 0, -length % width))
+        q, k, v = self.qkv(x).view(batch, -1, width, 3, self.heads, width // self.heads).permute(3, 0, 1, 4, 2, 5)
+        weights = (q @ k.mT / math.sqrt(width // self.heads)).softmax(-1)
+        return self.out((weights @ v).transpose(2, 3).reshape(batch, -1, width)[:, :length])
+
+
+@pytest.mark.parametrize(("width", "heads"), [(4, 1), (4, 2), (6, 2), (16, 1), (20, 2)])
+@pytest.mark.parametrize("length", [11, 12])
+def test_windows_as_long_as_the_model_is_wide_are_not_taken_for_channels(width, heads, length):
+    exam = examine(Windowed(width, heads), d_in=width, d_out=width, length=length)
+    assert not list(check_heads_mixed(exam))

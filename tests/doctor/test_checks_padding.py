@@ -133,6 +133,10 @@ class PooledLastLeft(PooledLast):
     """The last position; inputs are left-padded."""
 
 
+class PooledLastRight(PooledLast):
+    """The last position; inputs are right-padded."""
+
+
 class ByLengths(Attention):
     """mask: number of real positions."""
 
@@ -198,6 +202,14 @@ def test_padding_that_is_declared_to_stand_on_the_other_side_is_accepted():
     assert "left-padded" in finding.evidence
 
 
+def test_where_the_last_position_answers_nobody_is_accused_of_the_side_of_the_padding():
+    (finding,) = found(PooledLast(), pooled=True)
+    assert finding.severity == "warning"
+    assert not finding.accepted
+    assert "the last position answers" in finding.message
+    assert "pad on the left" in finding.remedy
+
+
 @pytest.mark.parametrize(
     "module",
     [Ignoring(), Soft(), Finite(), CausalIgnoring(), Convolved()],
@@ -220,7 +232,7 @@ def test_the_amount_of_padding_is_found(module):
 
 @pytest.mark.parametrize(
     "module",
-    [PooledOverAll(), PooledByLength(), PooledMaximum(), PooledLast()],
+    [PooledOverAll(), PooledByLength(), PooledMaximum(), PooledLastRight()],
     ids=lambda module: type(module).__name__,
 )
 def test_pooling_over_padding_is_found(module):

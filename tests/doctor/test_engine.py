@@ -271,3 +271,22 @@ def test_what_nobody_can_declare_is_refused():
 def test_an_unknown_target_is_refused():
     with pytest.raises(SpecError):
         doctor("nowhere.py:Mine")
+
+
+class AddsItsMask(nn.Module):
+    """A block whose mask is added to the scores: its type is torch's own, whatever the type of the input."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.norm = nn.MultiheadAttention(20, 2, batch_first=True), nn.LayerNorm(20)
+
+    def forward(self, x):
+        mask = torch.full((x.size(1), x.size(1)), float("-inf"), device=x.device).triu(1)
+        y = self.norm(x)
+        return x + self.attention(y, y, y, attn_mask=mask)[0]
+
+
+def test_a_mask_in_torchs_own_type_keeps_no_check_from_its_end():
+    diagnosis = doctor(AddsItsMask())
+    assert not [one.check for one in diagnosis.findings if one.is_unfinished]
+    assert not diagnosis.errors

@@ -151,3 +151,19 @@ def test_replaying_never_changes_the_tape_even_where_the_input_is_written_into(x
     after = [[*event.inputs, event.output] for event in tape.events]
     equal = [torch.equal(a, b) for old, new in zip(before, after, strict=True) for a, b in zip(old, new, strict=True)]
     assert all(equal)
+
+
+@pytest.mark.parametrize("by_number", [True, False])
+def test_how_many_were_chosen_stays_as_it_was_when_others_would_be(by_number):
+    """As the tokens of an expert, of which other inputs would choose another number."""
+
+    def routed(x):
+        chosen = x[:, 0] > 0
+        rows = chosen.nonzero().squeeze(1) if by_number else chosen
+        out = torch.zeros_like(x)
+        out[rows] = 2 * x[rows].reshape(int(chosen.sum()), -1)
+        return out
+
+    x = torch.tensor([[1.0, 2.0], [-1.0, 3.0], [-2.0, 5.0], [3.0, 7.0], [-5.0, 11.0]])
+    tape = record(nn.Identity(), lambda: routed(x))
+    assert torch.equal(replay(tape, outside=lambda tensor: -tensor)[-1].output, -tape.output)

@@ -317,3 +317,33 @@ def test_what_is_ranked_is_another_sequence_and_hides_no_mask():
     assert {one.parameter: one.source for one in convention.arguments}["targets"] == "memory tokens"
     assert convention.pair_mask is not None
     assert (convention.pair_mask.encoding, convention.pair_mask.obeyed) == ("bool, True = blocked", True)
+
+
+class Optional(nn.Module):
+    """A layer of a decoder that looks at a memory where it is given one, and else adds its input to itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.outer = (nn.MultiheadAttention(D, 2, batch_first=True) for _ in range(2))
+
+    def forward(self, x, memory=None):
+        x = x + self.inner(x, x, x)[0]
+        return x + (x if memory is None else self.outer(x, memory, memory)[0])
+
+
+class OptionalAlone(Optional):
+    """Attention over a memory, or over the input itself."""
+
+    def forward(self, x, memory=None):
+        memory = x if memory is None else memory
+        return self.outer(x, memory, memory)[0]
+
+
+class OptionalUnread(Optional):
+    def forward(self, x, memory=None):
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(("kind", "given"), [(Optional, True), (OptionalAlone, False), (OptionalUnread, False)])
+def test_a_memory_that_may_be_left_out_is_given_where_it_takes_nothing_from_sight(kind, given):
+    assert ("memory" in [one.source for one in asked(kind()).arguments]) == given

@@ -11,6 +11,7 @@ from attnlab.doctor.examination import Examination
 from attnlab.doctor.influence.batch_independence import check_batch_independence
 from attnlab.doctor.influence.masks import check_mask_polarity
 from attnlab.doctor.influence.padding import check_padding
+from attnlab.strangers.calling import first_call
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.calling.layouts import LAYOUTS
@@ -1189,3 +1190,24 @@ class OfSpectrograms(nn.Module):
 def test_a_spectrogram_is_as_wide_as_its_constructor_says():
     convention = asked(OfSpectrograms())
     assert (convention.d_in, convention.layout, convention.slots) == (20, "channels-first", 6)
+
+
+class OfPairs(nn.Module):
+    """Edges as wide as the input between all positions."""
+
+    def __init__(self):
+        super().__init__()
+        self.value, self.gate = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1)
+
+    def forward(self, x, edges):
+        batch, length, _ = x.shape
+        _, other, another, _ = edges.shape
+        weights = self.gate(edges).view(batch, length, other).softmax(-1)[:, :another]
+        return weights @ self.value(x)
+
+
+def test_vectors_of_so_many_pairs_that_they_take_long_are_not_made(monkeypatch):
+    assert "vectors of pairs" in [one.source for one in asked(OfPairs()).arguments]
+    monkeypatch.setattr(first_call, "_MOST_OF_PAIRS", WIDTH)
+    with pytest.raises(ModuleError, match="edges"):
+        asked(OfPairs())

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import copy
 from pathlib import Path
 
 import pytest
 
 from attnlab.strangers.loading.repository import files_around, trees_with
-from attnlab.strangers.loading.sizes import usual
+from attnlab.strangers.loading.sizes import supposed, usual
 from attnlab.strangers.loading.values import calls_of, settings_of, value_of
 
 
@@ -107,3 +108,9 @@ def test_what_ends_in_a_word_for_a_size_is_a_whole_number():
 
 def test_a_width_that_nothing_names_is_that_of_a_model():
     assert [usual(name, int) for name in ("question_dim", "asked_features", "asked")] == [64, 64, 4]
+
+
+def test_what_is_told_what_happens_is_a_log_that_shows_nothing(capsys):
+    (log,) = supposed("journal", "journal.warning('made'); self.journal = journal")
+    copy.deepcopy(log).warning("made")
+    assert capsys.readouterr().err == ""

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from attnlab.core.constructors import Settings, signature_of
 from attnlab.core.errors import AttnlabError, ModuleError
-from attnlab.core.exact import MasksAsExact
 from attnlab.doctor.findings import Finding
 from attnlab.inspection.tape.tape import Change, Tape, record
 from attnlab.strangers.calling.convention import Convention
@@ -149,8 +148,7 @@ class Examination:
 
     def _call(self, module: nn.Module, x: Tensor, **how: Any) -> Tensor:
         seed_all(SEED)
-        with MasksAsExact():
-            return self.convention.call(module, x, **how)
+        return self.convention.call(module, x, **how)
 
     def run_from_embeddings(
         self, x: Tensor, *, module: nn.Module | None = None, causal: bool | None = None, padding: Tensor | None = None

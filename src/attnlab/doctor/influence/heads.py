@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -321,16 +322,23 @@ def rows_of_output(tape: Tape, dependence: Dependence, attention: TapedAttention
     more = length == k_len and length != batch
     if not ends or (length != dependence.length and not more) or batch != dependence.batch:
         return None
-    positions = tested_positions(length)
+    positions = tested_positions(min(length, dependence.length))
     after = [_replayed(tape, attention.change_row(position, _sample_moved(0)), ends) for position in positions]
     own = [_replayed(tape, _all_rows(attention, _sample_moved(sample)), ends) for sample in range(batch)]
     judged = []
     for number, end in enumerate(ends):
         changed = [
-            [_batch_first(differs(end.output, outputs[number]), batch, length) for outputs in replayed]
-            for replayed in (after, own)
-        ]
-        judged.append(_judged(changed[0], changed[1], positions))
+            [differs(end.output, outputs[number]) for outputs in replayed] for replayed in (after, own)
+        ]  # what each position changes, what each sample does
+        readings = [functools.partial(_batch_first, batch=batch, length=length)]
+        if _channels_first(end.output, batch, length) and end.output.shape[1] >= dependence.length:  # or windows
+            readings.append(functools.partial(_in_windows, length=length))
+        for read in readings:
+            rows, samples = ([read(one) for one in each] for each in changed)
+            found = _judged(rows, samples, positions)
+            if not found.mixed:
+                break
+        judged.append(found)
     return next((rows for rows in judged if rows.mixed), judged[-1])
 
 
@@ -383,6 +391,12 @@ def _batch_first(changed: Bool[Tensor, " *shape"], batch: int, length: int) -> B
     elif changed.shape[:2] != (batch, length):
         changed = changed.transpose(1, 2)
     return changed.flatten(2)[:, None]
+
+
+def _in_windows(changed: Bool[Tensor, " *shape"], length: int) -> Bool[Tensor, "batch heads rows features"]:
+    """What changed in each window of so many rows, one after the other; beside whole ones a part is left out."""
+    size = min(length, changed.shape[1])
+    return changed[:, : changed.shape[1] // size * size].unflatten(1, (-1, size))
 
 
 def _ends(tape: Tape, dependence: Dependence, attention: TapedAttention) -> list[Event]:

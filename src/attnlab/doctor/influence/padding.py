@@ -18,6 +18,7 @@ from attnlab.doctor.influence.masks import as_declared, has_effect
 from attnlab.doctor.influence.padded import FILLED, Side, lengths_of, real_positions, telling
 from attnlab.doctor.influence.steady import is_steady
 from attnlab.inspection.tape.attentions import attentions
+from attnlab.strangers.said.topics import declared
 
 _ID = "padding"
 _LARGE = 100.0  # standard deviations of what stands at padded positions: a weight that is small, not zero, shows
@@ -33,6 +34,13 @@ TEXTS: Mapping[str, FindingText] = {
     "content": FindingText("error", _CONTENT, _HIDE, _SOURCE),
     "content at huge logits": FindingText("warning", _CONTENT, _HIDE, _SOURCE),
     "content on the left of a state": FindingText("warning", _CONTENT, _HIDE, _SOURCE, "set-up"),
+    "behind the last position": FindingText(
+        "warning",
+        "{subject} what stands at padded positions on the right, not on the left: the last position answers.",
+        "pad on the left, or take the last real position, `h[rows, real.sum(1) - 1]`; say which is meant",
+        _SOURCE,
+        "set-up",
+    ),
     "amount": FindingText(
         "error",
         "{subject} the amount of padding, although {told} tells what is padding.",
@@ -99,8 +107,13 @@ def _told_by_mask(exam: Examination, told: str) -> Iterator[Finding]:
     tells_left = exam.convention.key_mask is not None and exam.convention.key_mask.tells_left_padding
     left = list(_by_content(exam, "left")) if tells_left else []
     if right:
-        found = _said(exam, right + left, told, "amount ahead" if _only_ahead(exam, right + left) else "")
-        yield from exam.as_meant(found, "padding on the left") if tells_left and not left else found
+        for_left = tells_left and not left
+        kind = "amount ahead" if _only_ahead(exam, right + left) else ""
+        last = for_left and exam.convention.pooled and any(change.of_content for change in right)
+        if last and not declared(exam.patient.said, "padding on the right"):
+            kind = "behind the last position"
+        found = _said(exam, right + left, told, kind)
+        yield from exam.as_meant(found, "padding on the left") if for_left else found
         return
     found = []
     if not exam.convention.pooled:
@@ -254,7 +267,7 @@ def _said(exam: Examination, changes: list[_Change], told: str, kind: str = "") 
     if exam.convention.pooled:
         subject = "the pooled output depends on" if exam.convention.slots is None else "the output depends on"
     text = TEXTS[kind]
-    if exam.convention.pooled and exam.convention.slots is None:
+    if exam.convention.pooled and exam.convention.slots is None and text.severity == "error":
         text = replace(text, remedy=_POOL)
     evidence = "; ".join(f"{change.ratio:.2g} {change.unit} for {change.done}" for change in changes[:3])
     yield text.finding(_ID, evidence, {"subject": subject, "told": told})

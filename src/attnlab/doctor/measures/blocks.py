@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
+from attnlab.core.exact import MasksAsExact
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.measures.identity import SAME, follow
 from attnlab.inspection.tape.tape import Tape, record
@@ -77,7 +78,7 @@ class TracedBlock:
         """The output for another input of the same shape; raise `ModuleError` if there is none like it."""
         given = (start if one is self.start else _fresh(one) for one in self.positional)
         named = {key: start if value is self.start else _fresh(value) for key, value in self.named.items()}
-        with torch.no_grad():
+        with torch.no_grad(), MasksAsExact():
             output = _like(self.module(*given, **named), start)
         if output is None:
             raise ModuleError(f"{self.title} returns nothing of the shape of its input")

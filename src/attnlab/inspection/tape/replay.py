@@ -1,7 +1,8 @@
 """Do the operations of a tape again with other values, without running the module's own code.
 
 What follows from a changed value is computed anew, everything else is taken from the tape. So it costs little to ask
-what depends on one sample, one position or one row.
+what depends on one sample, one position or one row. How many things were chosen, as the tokens of an expert are, stays
+as it is on the tape, like what the module's own code decided by a value.
 """
 
 from __future__ import annotations
@@ -94,10 +95,11 @@ class _Player:
 
     def _input(self, event: Event, number: int) -> Tensor:
         """One input as it is now."""
-        origin = event.step.origins[number]
+        origin, recorded = event.step.origins[number], event.inputs[number]
+        if _counts(event, number):
+            return recorded
         if origin in self.made:
             return self.made[origin]
-        recorded = event.inputs[number]
         if origin is not None or event.parents[number] is not None:
             return recorded
         if self.outside is None or event.parameters[number] is not None:
@@ -142,3 +144,9 @@ class _Player:
             output.copy_(changed)
             return output
         return changed
+
+
+def _counts(event: Event, number: int) -> bool:
+    """Whether an input says how many things an operation takes or makes, so that another would give another shape."""
+    by_values = torch.Tag.dynamic_output_shape in event.step.operation.tags or "index_put" in event.call
+    return by_values and (len(event.inputs) == 1 or (number > 0 and event.inputs[number].dtype == torch.bool))

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_map
 from attnlab.core.build import describe_exception
 from attnlab.core.constructors import is_required
 from attnlab.core.errors import AttnlabError, ModuleError
+from attnlab.core.exact import MasksAsExact
 from attnlab.strangers.calling.fields import gathered, names_loss
 from attnlab.strangers.calling.layouts import LAYOUTS
 from attnlab.strangers.calling.masking import LENGTHS, PAD_TOKEN, Masking, mask_values
@@ -339,7 +340,8 @@ def _called(module: nn.Module, positional: Sequence[Any], named: Mapping[str, An
     forget = way_to_forget(module)
     if forget is not None:
         forget()
-    return module(*positional, **named)
+    with MasksAsExact():
+        return module(*positional, **named)
 
 
 def _is_loss(returned: Any) -> bool:

@@ -76,6 +76,7 @@ _MOST_NUMBERLESS = 60
 _MOST_FITTED = 60  # calls that are made anew with such a width
 _MOST_NUMBERS = 8  # of what an error says that are tried as sizes
 _MOST_WIDE, _MOST_LONG = 1024, 512
+_MOST_OF_PAIRS = 1 << 24  # numbers; they take some tenths of a second
 _ADAPTING_S = 3.0  # of computing, in which the call that came furthest is changed piece by piece
 _MOST_HIDING = 4  # calls with NaN, or whose output is the same for every input; more shapes would give it too
 _SAME_FAILURES = 3  # of a type, at several sizes; a fourth size would fail alike
@@ -193,8 +194,14 @@ def _adapted(tried: _Failures, parameters: tuple[Parameter, ...], patient: Patie
         for each in itertools.chain(sizes, others, _elsewise(attempt, widths, lengths, raised)):
             if time.process_time() > end_s:
                 return
-            if not tried.knows(each):
+            if not tried.knows(each) and not _takes_long(each):
                 yield each
+
+
+def _takes_long(attempt: Convention) -> bool:
+    """Whether a call is given vectors of so many pairs that making them takes longer than all other calls."""
+    widths = [one.value or attempt.d_in for one in attempt.arguments if one.source == "vectors of pairs"]
+    return attempt.length**2 * sum(widths) > _MOST_OF_PAIRS
 
 
 def _with_another(

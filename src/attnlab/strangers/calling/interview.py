@@ -67,6 +67,7 @@ def interview(patient: Patient) -> Convention:
         convention = _of_numbers(trial, _asked_by_a_vector(trial, convention))
         convention = _with_targets(trial, convention, found.parameters)
         convention = _with_candidates(trial, convention, found.parameters)
+        convention = _with_optional_memories(trial, convention, found.parameters, size_named("d_model", patient))
         convention = _with_lengths(trial, _counted(trial, _with_memory(trial, convention)), patient)
         itself = _is_its_own_memory(convention, found.parameters)
         own = tuple(_of_own_memory(found.parameters)) if itself else found.parameters
@@ -256,6 +257,29 @@ def _with_memory(trial: Trial, convention: Convention) -> Convention:
     arguments = tuple(replace(one, source="x") if one.source == "memory" else one for one in convention.arguments)
     itself = replace(convention, arguments=arguments)
     return itself if trial.runs(itself) else convention
+
+
+def _with_optional_memories(
+    trial: Trial, convention: Convention, parameters: Sequence[Parameter], d_model: int | None
+) -> Convention:
+    """The convention with the memories that may be left out, where positions see each other with them as without.
+
+    Where they do not, the input is its own memory unless it is given one.
+    """
+    given = {one.parameter for one in convention.arguments}
+    left_out = [one.name for one in parameters if one.role == "memory" and not one.required and one.name not in given]
+    sight = sight_of(trial, convention) if left_out else "itself"
+    widths = {"memory": d_model if convention.takes == "tokens" else None, "memory tokens": convention.vocab_size}
+    for name in left_out if sight in ("all", "past") else ():
+        for sources in OTHER_MEMORIES.items():
+            arguments = [Argument(name, each, value=widths[sources[0]]) for each in sources]
+            one, another = (replace(convention, arguments=(*convention.arguments, each)) for each in arguments)
+            with contextlib.suppress(ModuleError):
+                x = trial.inputs(convention)
+                if not torch.equal(trial.run(one, x), trial.run(another, x)) and sight_of(trial, one) == sight:
+                    convention = one
+                    break
+    return convention
 
 
 def _is_its_own_memory(convention: Convention, parameters: Sequence[Parameter]) -> bool:

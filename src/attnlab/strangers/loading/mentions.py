@@ -24,9 +24,9 @@ Use = Literal["never", "always", "under a condition", "under a setting", "elsewh
 Wanted = Callable[[ast.AST], bool]
 """Whether a node is what is looked for."""
 
-Setting = Literal["tensor", "list", "container", "object", "count", "switch", "size"]
-"""What a constructor's argument is by what the class does with it: a tensor, what is gone through, what is looked up
-in, what has parts, a number of times, what is only asked, or a number."""
+Setting = Literal["tensor", "log", "list", "container", "object", "count", "switch", "size"]
+"""What a constructor's argument is by what the class does with it: a tensor, what is told what happens, what is gone
+through, what is looked up in, what has parts, a number of times, what is only asked, or a number."""
 
 SWITCHED: frozenset[Use] = frozenset({"under a condition", "elsewhere", "under a setting"})
 """Uses that a call does not have to reach, or that none reaches as long as a setting of the module is what it is."""
@@ -36,6 +36,7 @@ _CONSTANT_NAMES = frozenset({"self", "torch", "F", "nn", "math", "len", "isinsta
 
 _LEAVES = (ast.Return, ast.Continue, ast.Break)
 _OF_TENSORS = frozenset(["shape", "size", "dim", "dtype", "device", "requires_grad", "data", "clone", "detach", "to"])
+_OF_LOGS = frozenset(["debug", "info", "warn", "warning"])
 _OF_WORDS = frozenset(["upper", "lower", "casefold", "strip"])
 _GO_THROUGH = frozenset(["len", "enumerate", "zip", "list", "tuple", "sum", "max", "ModuleList"])
 _FEW = 16  # what is compared with a number below that is a small number itself
@@ -134,7 +135,7 @@ def setting_of(name: str, source: str) -> Setting:
     uses = {_setting(node, above) for node in nodes if _is_named(node, name)} - {None}
     if uses == {"switch"}:
         return "switch"
-    order: tuple[Setting, ...] = ("tensor", "object", "list", "container", "count")
+    order: tuple[Setting, ...] = ("tensor", "object", "log", "list", "container", "count")
     return next((kind for kind in order if kind in uses), "size")
 
 
@@ -150,7 +151,7 @@ def _setting(node: ast.AST, above: Mapping[ast.AST, ast.AST]) -> Setting | None:
     place, kind = above[node], None
     match place:
         case ast.Attribute() if place.attr not in _OF_WORDS:
-            kind = "tensor" if place.attr in _OF_TENSORS else "object"
+            kind = "tensor" if place.attr in _OF_TENSORS else "log" if place.attr in _OF_LOGS else "object"
         case ast.Compare(ops=[ast.In() | ast.NotIn()]):
             kind = "container" if node is not place.left else "size"
         case ast.Compare():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import inspect
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, final, get_args, get_origin
@@ -67,6 +68,9 @@ _BY_PIECE: tuple[tuple[str, Any], ...] = (
 )
 """Other arguments that constructors ask for, by pieces of their names; the first row that knows a piece counts."""
 
+_QUIET = logging.getLogger("attnlab.strangers.quiet")  # one with a name can be copied
+_QUIET.setLevel(logging.CRITICAL + 1)
+
 _OF_WIDTHS = frozenset(["dim", "dims", "width", "features", "units"])
 _OF_SIZES = _OF_WIDTHS | {"size"}
 """Last pieces of names of whole numbers: `act_dim` is no activation."""
@@ -82,6 +86,7 @@ def supposed(name: str, source: str) -> tuple[Any, ...]:
     choices: dict[Setting, tuple[Any, ...]] = {
         "tensor": (torch.zeros(SMALL["max_length"], D_MODEL), torch.zeros(1, SMALL["max_length"], D_MODEL)),
         "list": ((one, one), (one, one, one, one), one),
+        "log": (_QUIET,),
         "container": ([],),
         "object": (),
         "count": (2, N_HEADS, D_MODEL),
