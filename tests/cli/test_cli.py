@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import time
 import typing
 
 import pytest
@@ -393,3 +395,33 @@ def test_sigterm_is_as_ctrl_c():
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (130, "")
+
+
+ENDLESS = """
+question: Does it end?
+task: {name: shapes, n_train: 60, n_test: 20, batch: 20}
+model: {name: cnn, channels: 4, kernel_size: 3, n_layers: 2}
+baseline: one
+variants: {one: {}}
+rules: {metric: test_mse, budget: {steps: 100000000}, seeds: 1, smallest_effect: 0.01}
+"""
+
+
+def test_sigterm_stops_a_study_at_its_checkpoints_where_a_shell_lets_ctrl_c_be_ignored(tmp_path):
+    (tmp_path / "endless.yaml").write_text(ENDLESS)
+    command = [sys.executable, "-m", "attnlab", "run", "endless.yaml", "--out", "out"]
+    ignored = signal.signal(signal.SIGINT, signal.SIG_IGN)  # what shells do for what they start with &
+    try:
+        study = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    finally:
+        signal.signal(signal.SIGINT, ignored)
+    try:
+        while study.poll() is None and not (tmp_path / "out/one/seed-0/metrics.jsonl").exists():
+            time.sleep(0.1)
+        study.send_signal(signal.SIGTERM)
+        _, said = study.communicate(timeout=300)
+    finally:
+        study.kill()
+    assert study.returncode == 130
+    assert "The same command goes on from there" in said
+    assert (tmp_path / "out/one/seed-0/last/state.json").exists()

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 from tests.object_store import bucket, s3_server
 
-from attnlab.core.errors import RunError, SpecError
+from attnlab.core.errors import SpecError
 from attnlab.core.files import sealed
 from attnlab.core.storage.cache import made_once
 from attnlab.core.storage.shared_cache import fetch_shared, send_shared
+from attnlab.core.storage.store import Store
 
 
 @pytest.fixture(params=["a path", "s3"])
@@ -74,36 +76,89 @@ def test_the_first_machine_makes_a_folder_and_others_copy_it(shared, made, tmp_p
 
 def test_what_was_changed_there_is_not_taken(shared, made, tmp_path, capsys):
     made(tmp_path / "first")
-    shared("abc/parts/one.npy").write_text("1235")
+    shared("tokens-abc.1/parts/one.npy").write_text("1235")
     assert made(tmp_path / "second") == {"parts": 1}
     assert made.by == ["first", "second"]
     assert (tmp_path / "second/tokens/abc/parts/one.npy").read_bytes() == b"1234"
-    assert "abc/parts/one.npy there was cut off or changed; remove abc.json" in capsys.readouterr().err
+    assert (
+        "tokens-abc.1/parts/one.npy there was removed, cut off or changed; remove tokens-abc.1.json"
+        in capsys.readouterr().err
+    )
     made(tmp_path / "third")  # from what the second one sent
     assert made.by == ["first", "second"]
 
 
 def test_half_of_what_was_sent_is_no_folder(shared, made, tmp_path):
     made(tmp_path / "first")
-    assert shared("abc.json").exists()
-    shared("abc.json").write_text(shared("abc.json").read_text()[:-20])
+    assert shared("tokens-abc.1.json").exists()
+    shared("tokens-abc.1.json").write_text(shared("tokens-abc.1.json").read_text()[:-20])
     made(tmp_path / "second")
     assert made.by == ["first", "second"]
 
 
-@pytest.mark.parametrize("name", ["../out", "/out", "a/../../out", "a\\b", "c:out", "a//b", ""])
-def test_no_name_leads_out_of_the_folder(name, made, tmp_path, monkeypatch, capsys):
+FACT = [4, "0" * 64, 0]
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        *({name: FACT} for name in ("../out", "/out", "a/../../out", "a\\b", "c:out", "a//b", "", "a\x1b]0;b")),
+        *({"a": fact} for fact in (4, [4], ["4", "0", 0], [4, 0, 0], [4, "0", "0"], [4, "0", 1.5], [4, "0", 10**40])),
+        *({"a": fact} for fact in ([-1, "0", 0], [4, "0", -1], [None, "0", 0], {})),
+        *([], [FACT], "files", None, 3, {}),
+    ],
+    ids=str,
+)
+def test_a_record_that_is_none_is_not_followed(files, made, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("ATTNLAB_SHARED_CACHE", str(tmp_path / "shared"))
     made(tmp_path / "first")
-    path = tmp_path / "shared/abc.json"
-    record = {key: value for key, value in json.loads(path.read_text()).items() if key != "seal"}
-    for changed in ({"files": {name: [1, "", 0]}}, {"folder": name}):
-        path.write_text(json.dumps(sealed(record | changed)))
-        empty = tmp_path / "empty"
-        empty.mkdir(exist_ok=True)
-        assert fetch_shared("abc", empty) is None
-        assert not list(empty.iterdir())
-        assert "another version, or none of attnlab's" in capsys.readouterr().err
+    (tmp_path / "shared/tokens-abc.1.json").write_text(json.dumps(sealed({"files": files})))
+    (empty := tmp_path / "empty").mkdir()
+    assert not fetch_shared("tokens-abc", empty, lambda _: True)
+    assert not list(empty.iterdir())
+    assert "cut off or changed, or is none of attnlab's; remove it" in capsys.readouterr().err
+
+
+def test_more_than_was_sent_is_not_copied(made, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ATTNLAB_SHARED_CACHE", str(tmp_path / "shared"))
+    made(tmp_path / "first")
+    (tmp_path / "shared/tokens-abc.1/parts/one.npy").write_bytes(bytes(5))
+    fetch, fetched = Store.fetch, []
+    monkeypatch.setattr(Store, "fetch", lambda store, name, path: (fetched.append(name), fetch(store, name, path)))
+    (empty := tmp_path / "empty").mkdir()
+    assert not fetch_shared("tokens-abc", empty, lambda _: True)
+    assert fetched == ["tokens-abc.1.json", "tokens-abc.1/known.json"]
+    assert "removed, cut off or changed" in capsys.readouterr().err
+
+
+def test_what_is_no_file_there_is_not_opened(made, tmp_path, monkeypatch):
+    monkeypatch.setenv("ATTNLAB_SHARED_CACHE", str(tmp_path / "shared"))
+    (tmp_path / "shared").mkdir()
+    os.mkfifo(tmp_path / "shared/tokens-abc.1.json")  # who reads it waits for ever
+    (empty := tmp_path / "empty").mkdir()
+    assert not fetch_shared("tokens-abc", empty, lambda _: True)
+
+
+def test_a_folder_that_is_not_what_was_wanted_is_made_anew(made, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("ATTNLAB_SHARED_CACHE", str(tmp_path / "shared"))
+    (other := tmp_path / "other").mkdir()
+    (other / "something").write_text("else")
+    send_shared("tokens-abc", other)
+    assert made(tmp_path / "first") == {"parts": 1}
+    assert not (tmp_path / "first/tokens/abc/something").exists()
+    assert "tokens-abc.1 there is not what it should be; remove it" in capsys.readouterr().err
+
+
+def test_what_was_made_is_in_its_place_before_it_is_sent(made, tmp_path, monkeypatch):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setenv("ATTNLAB_SHARED_CACHE", str(tmp_path / "shared"))
+    monkeypatch.setattr("attnlab.core.storage.store.Store.send", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        made(tmp_path / "first")
+    assert made(tmp_path / "first") == {"parts": 1}
+    assert made.by == ["first"]
 
 
 def test_a_cache_that_cannot_be_reached_is_said_and_done_without(tmp_path, monkeypatch, made, capsys):
@@ -114,7 +169,7 @@ def test_a_cache_that_cannot_be_reached_is_said_and_done_without(tmp_path, monke
     assert "is not used" in said
 
 
-def test_a_disk_that_is_full_is_no_matter_of_the_shared_cache(tmp_path, monkeypatch, made):
+def test_a_disk_that_is_full_while_it_is_copied_is_said(tmp_path, monkeypatch, made, capsys):
     monkeypatch.setenv("ATTNLAB_SHARED_CACHE", str(tmp_path / "shared"))
     made(tmp_path / "first")
 
@@ -122,18 +177,25 @@ def test_a_disk_that_is_full_is_no_matter_of_the_shared_cache(tmp_path, monkeypa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("attnlab.core.storage.store.Store.fetch", full)
-    monkeypatch.setattr("attnlab.core.storage.cache.write_json", full)
-    with pytest.raises(RunError, match="no room left"):
-        made(tmp_path / "second")
+    assert made(tmp_path / "second") == {"parts": 1}
+    assert "no room left to write in" in capsys.readouterr().err
 
 
-def test_a_place_that_is_none_is_refused(tmp_path, monkeypatch, made):
-    monkeypatch.setenv("ATTNLAB_SHARED_CACHE", "http://somewhere/else")
-    with pytest.raises(SpecError, match="ATTNLAB_SHARED_CACHE: a folder is a path, or lies in an object store"):
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("http://somewhere/else", "a folder is a path, or lies in an object store"),
+        ("tokens", "is a URL or an absolute path; got tokens"),
+        ("~/tokens", "is a URL or an absolute path; got ~/tokens"),
+    ],
+)
+def test_a_place_that_is_none_is_refused(tmp_path, monkeypatch, made, place, said):
+    monkeypatch.setenv("ATTNLAB_SHARED_CACHE", place)
+    with pytest.raises(SpecError, match=f"ATTNLAB_SHARED_CACHE: .*{said}"):
         made(tmp_path / "first")
 
 
 def test_nothing_is_shared_unless_it_is_asked_for(tmp_path):
     (tmp_path / "one").write_text("1")
-    send_shared("abc", tmp_path, "abc")
-    assert fetch_shared("abc", tmp_path) is None
+    send_shared("abc", tmp_path)
+    assert not fetch_shared("abc", tmp_path, lambda _: True)

@@ -12,6 +12,7 @@ import pytest
 from attnlab.core.errors import SpecError, TrainingError
 from attnlab.studies.define.study import parse_study
 from attnlab.studies.execute import run_study
+from attnlab.studies.plan import plan
 from attnlab.studies.plan.plan import plan_study
 from attnlab.studies.run import ranks
 from attnlab.studies.run.executor import InProcess
@@ -229,3 +230,13 @@ def test_devices_of_the_command_that_do_not_divide_a_model_are_refused_before_an
     with pytest.raises(SpecError, match=HEADS):
         run_study(study(OF_3_HEADS, sharding="tensor"), tmp_path / "out", devices=2)
     assert not (tmp_path / "out").exists()
+
+
+def test_code_of_ones_own_is_built_in_no_process_but_that_of_its_run(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text("from torch import nn\n\nclass Mine(nn.Linear):\n    pass\n")
+    own = {**OF_3_HEADS, "mixer": {"name": f"{tmp_path}/mine.py:Mine", "in_features": 12, "out_features": 12}}
+    planned = plan_study(study(own, sharding="tensor"))
+    built = []
+    monkeypatch.setattr(plan, "build_model", lambda spec, task: built.append(spec))
+    assert ranks.wanted_ranks(planned, 2, jobs=None, together=None, elsewhere=False) == 2
+    assert not built

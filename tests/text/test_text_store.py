@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 
 import numpy as np
 import pytest
 
 from attnlab.core.errors import DataError
+from attnlab.core.files import read_sealed, sealed, write_json
+from attnlab.core.storage.shared_cache import send_shared
 from attnlab.text import overlap, text_store
 from attnlab.text.characters import Vocabulary
 from attnlab.text.sources import FIELD, find_sources
@@ -174,9 +177,32 @@ def test_a_text_that_another_machine_read_is_copied(path, tmp_path, monkeypatch)
     first = opened(path)
     monkeypatch.setattr(text_store, "call_apart", None)  # nothing is read a second time
     monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "another machine"))
+    shutil.copy2(path, copy := path.with_name("copy"))
+    os.replace(copy, path)  # by size and time the same file
     second = opened(path)
     assert (second.sha256, len(second)) == (first.sha256, len(first))
     part, vocabulary = [(3, 800)], Vocabulary([TEXT])
     windows = [store.part(part, vocabulary.table).windows(np.arange(9), 700) for store in (first, second)]
     assert np.array_equal(*windows)
     assert second.shared([(0, 500)], [(400, 900)]) == first.shared([(0, 500)], [(400, 900)])
+
+
+@pytest.mark.parametrize(
+    "changes", [{"shards": [{"x": 1}]}, {"sha256": "../../out"}, {"shards": None}, {"shards": [{"name": "../../out"}]}]
+)
+def test_an_index_of_another_machine_that_is_none_is_not_used(
+    path, tmp_path, monkeypatch, private_cache, capsys, changes
+):
+    monkeypatch.setenv("ATTNLAB_SHARED_CACHE", str(tmp_path / "shared"))
+    first = opened(path)
+    (folder,) = folders(private_cache)
+    index = read_sealed(folder / "index.json", required=True)
+    shards = changes.get("shards")
+    if shards and "name" in shards[0]:
+        changes = {"shards": [{**index["shards"][0], **shards[0]}]}
+    (name,) = [one.stem for one in (tmp_path / "shared").glob("*.json")]
+    write_json(folder / "index.json", sealed(index | changes))
+    send_shared(name.rpartition(".")[0], folder)
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "another machine"))
+    assert opened(path).sha256 == first.sha256
+    assert "is not used" in capsys.readouterr().err

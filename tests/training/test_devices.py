@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 
 import pytest
+import torch
 from tests.training.forked import on_forks, one_fails
 from tests.training.on_ranks import Answers, made
 from tests.training.tiny import TinyTask, recipe, tiny_model
 
+from attnlab.core.contracts import Batch
 from attnlab.core.errors import SpecError, TrainingError
 from attnlab.training import load_model_weights, on_devices, read_metrics, read_result
 from attnlab.training.devices import launching
 from attnlab.training.devices.context import cut_positions
+from attnlab.training.devices.division import unlike_rows
 from attnlab.training.devices.ranks import Alone
 from attnlab.training.together.together import train_together
 
@@ -185,6 +188,11 @@ def test_a_rank_that_fails_since_another_is_gone_shows_nothing(capfd, monkeypatc
     with pytest.raises(RuntimeError), launching._staying_when_failed():
         raise RuntimeError("Connection closed by peer")
     assert not capfd.readouterr().err
+
+
+def test_a_batch_of_one_row_is_tried_as_it_is():
+    batch = Batch((torch.ones(1, 3, dtype=torch.long),), torch.ones(1, 3))
+    assert len(unlike_rows(batch).targets) == 1
 
 
 def test_inputs_and_targets_of_other_lengths_are_not_cut_at_positions():

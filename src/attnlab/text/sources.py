@@ -15,7 +15,7 @@ import re
 import sys
 import unicodedata
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from io import BufferedReader
@@ -23,6 +23,7 @@ from typing import Any, BinaryIO, final
 
 import fsspec
 import numpy as np
+from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 from jaxtyping import UInt32
 
@@ -134,7 +135,12 @@ def _files_at(path: str, hint: str) -> list[Source]:
         if not names:
             raise DataError(f"no file {place}{hint}")
         known = ((files.unstrip_protocol(name) if "://" in path else name, files.info(name)) for name in sorted(names))
-        return [Source(name, info["size"], files.ukey(info["name"])) for name, info in known]
+        return [Source(name, info["size"], _version(files, info)) for name, info in known]
+
+
+def _version(files: AbstractFileSystem, info: Mapping[str, Any]) -> str:
+    """What is another one where a file changed: on a machine its time, which copies have, too."""
+    return repr(info["mtime"]) if "mtime" in info and "ino" in info else files.ukey(info["name"])
 
 
 def read_pieces(source: Source, field: str = FIELD, seen: Callable[[bytes], object] = lambda _: None) -> Iterator[str]:

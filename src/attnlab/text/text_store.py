@@ -12,6 +12,7 @@ import itertools
 import json
 import mmap
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,6 +37,8 @@ from attnlab.text.sources import Source, code_points, read_pieces
 FORM = 1
 """Raised when what is kept on disk changes, so that older folders are not read."""
 INDEX = "index.json"
+HASH, NAME = r"[0-9a-f]{64}", r"\d+-\d+"
+"""What the hash of a text looks like, and the name of a shard."""
 NUMBERS, PASSAGES = ".npy", ".passages.npy"
 STRETCH = 2**24  # bytes of a file that are read in one go
 SHARD = 2**24  # characters after which a shard ends
@@ -85,10 +88,15 @@ class TextStore:
     def __init__(self, folder: Path) -> None:
         if (index := read_if_whole(folder / INDEX)) is None:
             raise DataError(f"{folder} holds no text that can be read: its {INDEX} is missing or was changed")
-        self.sha256: str = index["sha256"]
-        self.size_bytes: int = index["bytes"]
+        try:
+            self.sha256: str = index["sha256"]
+            self.size_bytes: int = index["bytes"]
+            self._shards = [Shard(**fields) for fields in index["shards"]]
+        except (KeyError, TypeError) as error:
+            raise DataError(f"{folder / INDEX} is no index of a text: {error}") from error
+        if not re.fullmatch(HASH, self.sha256) or not all(re.fullmatch(NAME, one.name) for one in self._shards):
+            raise DataError(f"{folder / INDEX} names files that are none of a text's")
         self._folder = folder
-        self._shards = [Shard(**fields) for fields in index["shards"]]
         self._numbers = [shard.mapped(folder) for shard in self._shards]
         self._begins = [0, *itertools.accumulate(shard.length for shard in self._shards)]
 
@@ -209,6 +217,8 @@ def open_text(sources: Sequence[Source], field: str) -> TextStore:
         If a file cannot be read, or what was kept of it is damaged.
     RunError
         If there is no room for it.
+    SpecError
+        If machines share a cache, and its place cannot be used.
 
     Notes
     -----
@@ -219,10 +229,15 @@ def open_text(sources: Sequence[Source], field: str) -> TextStore:
     name = f"text-{hashlib.sha256(asked.encode()).hexdigest()[:32]}"
     folder = cache_folder() / "tokens"
     folder.mkdir(parents=True, exist_ok=True)
+    made = None
     if not _kept(folder, name):
         with filelock.FileLock(folder / f"{name}.lock"):
             if not _kept(folder, name):
-                keep_result(name, _store(sources, field, folder, name))
+                content, fetched = _store(sources, field, folder, name)
+                keep_result(name, content)
+                made = None if fetched else folder / content
+    if made is not None:
+        send_shared(name, made)
     return TextStore(folder / read_result(name))
 
 
@@ -232,29 +247,26 @@ def _kept(folder: Path, name: str) -> bool:
     return isinstance(content, str) and read_if_whole(folder / content / INDEX) is not None
 
 
-def _store(sources: Sequence[Source], field: str, folder: Path, name: str) -> str:
-    """Put a text into a folder that is there when it is whole; its name follows from the content."""
+def _store(sources: Sequence[Source], field: str, folder: Path, name: str) -> tuple[str, bool]:
+    """Put a text into a folder that is there when it is whole; its name, and whether another machine had read it."""
     temporary = folder / f"{name}.part"
     shutil.rmtree(temporary, ignore_errors=True)
     with writing(folder):
         temporary.mkdir()
     try:
-        if (content := fetch_shared(name, temporary)) is None:
-            content = _read(sources, field, temporary)
-            send_shared(name, temporary, content)
-        target = folder / content
+        if not (fetched := fetch_shared(name, temporary, TextStore)):
+            _read(sources, field, temporary)
+        target = folder / TextStore(temporary).sha256[:32]
         if read_if_whole(target / INDEX) is None:
             shutil.rmtree(target, ignore_errors=True)
             os.replace(temporary, target)
-    except SpecError as error:  # what a process said
-        raise DataError(str(error)) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return target.name
+    return target.name, fetched
 
 
-def _read(sources: Sequence[Source], field: str, folder: Path) -> str:
-    """Read a text into an empty folder by several processes; a name that follows from its content."""
+def _read(sources: Sequence[Source], field: str, folder: Path) -> None:
+    """Read a text into an empty folder by several processes."""
     from attnlab.core.machine import usable_cores  # with it comes torch, which the reading processes do without
 
     stretches = [stretch for one in sources for stretch in one.stretches(STRETCH)]
@@ -267,15 +279,17 @@ def _read(sources: Sequence[Source], field: str, folder: Path) -> str:
         for step in [min(CALLS * processes, len(stretches))]
         for call in range(step)
     ]
-    with ThreadPoolExecutor(processes) as pool:
-        some = pool.map(lambda call: call_apart(store_stretches, *call), calls)
-        done = {int(number): found for answer in some for number, found in answer.items()}
+    try:
+        with ThreadPoolExecutor(processes) as pool:
+            some = pool.map(lambda call: call_apart(store_stretches, *call), calls)
+            done = {int(number): found for answer in some for number, found in answer.items()}
+    except SpecError as error:  # what a process said
+        raise DataError(str(error)) from error
     found = [done[number] for number in range(len(stretches))]
     content = hashlib.sha256(json.dumps([field, *(one["sha256"] for one in found)]).encode()).hexdigest()
     index: dict[str, Any] = {"sha256": content, "bytes": sum(one["bytes"] for one in found)}
     index["shards"] = [shard for one in found for shard in one["shards"]]
     write_json(folder / INDEX, sealed(index))
-    return content[:32]
 
 
 def store_stretches(folder: str, field: str, stretches: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

@@ -79,10 +79,13 @@ def made_once(folder: Path, whole: str, make: Callable[[Path], Mapping[str, Any]
     ------
     RunError
         If the disk is full or cannot be written.
+    SpecError
+        If machines share a cache, and its place cannot be used.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     if known := read_if_whole(folder / whole):
         return known
+    shared = f"{folder.parent.name}-{folder.name}"
     with filelock.FileLock(folder.with_suffix(".lock")):
         if known := read_if_whole(folder / whole):
             return known
@@ -91,13 +94,15 @@ def made_once(folder: Path, whole: str, make: Callable[[Path], Mapping[str, Any]
         try:
             with writing(folder):
                 temporary.mkdir()
-                if not fetch_shared(folder.name, temporary):
+                fetched = fetch_shared(shared, temporary, lambda found: read_if_whole(found / whole))
+                if not fetched:
                     write_json(temporary / whole, sealed(make(temporary)))
-                    send_shared(folder.name, temporary, folder.name)
                 shutil.rmtree(folder, ignore_errors=True)  # a part of what was there
                 os.replace(temporary, folder)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+    if not fetched:
+        send_shared(shared, folder)
     return read_sealed(folder / whole, required=True)
 
 

@@ -61,7 +61,8 @@ class Store:
     Parameters
     ----------
     url : str
-        As `address` gives it; a path of this machine is one, too, whose folders are made as they are needed.
+        As `address` gives it; a path of this machine is one, too, whose folders are made as they are needed, and whose
+        files are written in place.
 
     Raises
     ------
@@ -110,6 +111,15 @@ class Store:
             except FileExistsError:
                 return False
         return True
+
+    def size(self, name: str) -> int | None:
+        """The bytes of an object; None where there is none, or something else than a file."""
+        with self._said():
+            try:
+                info = self._files.info(self._path(name))
+            except (FileNotFoundError, NotADirectoryError):
+                return None
+        return int(info["size"]) if info["type"] == "file" else None
 
     def fetch(self, name: str, file: Path) -> None:
         """Copy an object into a file."""

@@ -454,13 +454,19 @@ def _check_recipe(study: Study, training: Mapping[str, Any]) -> Recipe:
 
 
 def require_devices(
-    model: Mapping[str, Any], task: StudyTask, devices: int, sharding: str = "none", accumulate: int = 1
+    model: Mapping[str, Any],
+    task: StudyTask,
+    devices: int,
+    sharding: str = "none",
+    accumulate: int = 1,
+    *,
+    builds: bool = True,
 ) -> None:
     """Raise a `SpecError` where devices cannot divide the rows of a batch, or the model, as a recipe wants it."""
     same_rows = sharding in SAME_ROWS
     if (count := accumulate * (1 if same_rows else devices)) > 1:
         require_divided(task, len(task.train_batch(0, 0).targets), count)
-    if same_rows and devices > 1:
+    if same_rows and devices > 1 and builds:
         with torch.device("meta"):
             made = build_model(copy.deepcopy(dict(model)), task)
         require_shares(made, task.train_batch(0, 0), sharding, devices)

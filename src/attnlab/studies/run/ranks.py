@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 from attnlab.core.errors import AttnlabError, Interrupted, RunError, SpecError
 from attnlab.core.files import read_json, write_json
 from attnlab.core.machine import usable_threads
+from attnlab.core.processes.apart import names_own_code
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.plan.plan import Plan, require_devices
 from attnlab.studies.run.executor import Executor, Job, OnMessage, shown
@@ -98,8 +99,11 @@ def wanted_ranks(
         if count % nodes and (devices or count > 1):
             raise SpecError(f"{count} devices of {variant.name} cannot be divided among {nodes} nodes")
         if devices and wanted > 1:  # those of recipes were looked at in the plan
+            own = names_own_code([variant.model, variant.training])  # is built in no process but that of its run
             how = {key: variant.training[key] for key in ("sharding", "accumulate") if key in variant.training}
-            require_devices(variant.model, build_task(plan.study.task_spec(variant.name)), devices, **how)
+            require_devices(
+                variant.model, build_task(plan.study.task_spec(variant.name)), devices, **how, builds=not own
+            )
     if wanted == 1 and nodes > 1:
         raise SpecError(f"--nodes {nodes}: no run is computed on several devices; add --devices {nodes}")
     return wanted

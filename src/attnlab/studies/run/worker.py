@@ -6,6 +6,7 @@ What a user's module prints goes to standard error.
 from __future__ import annotations
 
 import importlib
+import signal
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ READY = "ready"
 
 def main() -> None:
     """Serve the parent until it goes away."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # shells have what they start with & ignore it
     asked, tell = begin_apart()
     importlib.import_module("attnlab.studies.run.cell")  # takes seconds, in which no code of a person's own is silent
     tell({"kind": READY})

@@ -112,7 +112,7 @@ def divide(
     count = ranks.count * recipe.accumulate
     cut(task, first, count, range(count))
     with untouched(model, device):
-        trial = _try(model, task, loss, _unlike_rows(first))
+        trial = _try(model, task, loss, unlike_rows(first))
     if ranks.count == 1:
         return Division(Undivided(model), ranks, recipe.accumulate, _in_words(recipe, trial.draws_differ, "", device))
     kept = trial.bytes_a_row * math.ceil(len(first.targets) / count)
@@ -174,7 +174,7 @@ def _divide_rows_alike(
     if recipe.watch:
         raise _cannot_watch()
     cut(task, first, recipe.accumulate, range(recipe.accumulate))
-    rows, draws_differ = _unlike_rows(first), False
+    rows, draws_differ = unlike_rows(first), False
     if recipe.accumulate > 1:
         with untouched(model, device):
             draws_differ = _try(model, task, loss, rows).draws_differ
@@ -270,12 +270,12 @@ def _try(model: nn.Module, task: Task, loss: LossOf, rows: Batch) -> _Trial:
     return _Trial(total() / len(rows.targets), some_unused, draws_differ)
 
 
-def _unlike_rows(batch: Batch) -> Batch:
+def unlike_rows(batch: Batch) -> Batch:
     """The two rows that repeat their last token most and least often: a model may cut their padding off."""
     tokens = [one for one in batch.inputs if one.ndim == 2 and not one.is_floating_point()]
     repeated = sum((one == one[:, -1:]).flip(1).cumprod(1).sum(1) for one in tokens)
     few, many = (0, 0) if isinstance(repeated, int) else (int(repeated.argmin()), int(repeated.argmax()))
-    both = sorted((few, many)) if few != many else [0, 1]
+    both = sorted((few, many)) if few != many else list(range(min(2, len(batch.targets))))
     return Batch(tuple(one[both] for one in batch.inputs), batch.targets[both])
 
 
