@@ -177,3 +177,16 @@ def test_cuts_are_those_of_looking_at_every_pair(batch_tokens):
                 ends.append(end)
                 start = end
         assert translation.cuts(lengths, batch_tokens) == [*ends, 83]
+
+
+def test_another_machine_copies_the_corpus_and_its_dictionary(monkeypatch, tmp_path):
+    monkeypatch.setenv("ATTNLAB_SHARED_CACHE", str(tmp_path / "shared"))
+    first = task_of()
+    monkeypatch.setenv("ATTNLAB_CACHE", str(tmp_path / "another machine"))
+    monkeypatch.setattr(data, "_prepare", None)  # nothing is tokenized there
+    monkeypatch.setattr(data, "word_translations", None)  # and no dictionary learned
+    second = task_of()
+    assert tokens_of(second) == tokens_of(first)
+    assert second.data.known == first.data.known
+    assert second.data.dictionary == first.data.dictionary
+    assert first.data.dictionary

@@ -93,7 +93,7 @@ def test_full_disk_keeps_the_checkpoint_before(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("attnlab.training.keeping.checkpoints._sha256", full)
+    monkeypatch.setattr("attnlab.training.keeping.checkpoints.file_sha256", full)
     with pytest.raises(RunError, match="no room left to write in"):
         save(tmp_path, Tied(), step=5)
     monkeypatch.undo()
