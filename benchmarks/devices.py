@@ -80,6 +80,7 @@ CASES: dict[str, tuple[Mapping[str, Any], Mapping[str, Any]]] = {
 }
 """Arguments of each model, and its task; but `token-encoder`, which reads tables, and what is made of other models."""
 COUNTS = (1, 2, 4)
+STEPS = 200
 OPTIMIZERS = ("adamw", "muon")
 NEAR = 1e-9
 """Relative; float64 rounds by 1e-16."""
@@ -116,13 +117,13 @@ def task_of(asked: str) -> Any:
     return build(json.loads(asked), TASKS, axis="task")
 
 
-def losses_of(name: str, dropout: bool, optimizer: str, devices: int, steps: int) -> dict[str, Any]:
+def losses_of(name: str, dropout: bool, optimizer: str, devices: int) -> dict[str, Any]:
     """The training losses of one run, or why it cannot be."""
     sizes, asked = CASES[name]
     if not dropout:
         heads = {"mixer": {**HEADS, "dropout": 0.0}} if "mixer" in sizes else {}
         sizes = {**sizes, **heads, "dropout": 0.0}
-    fields = {"budget": {"steps": steps}, "lr": 1e-3, "optimizer": optimizer, "clip": 1.0, "compile": False}
+    fields = {"budget": {"steps": STEPS}, "lr": 1e-3, "optimizer": optimizer, "clip": 1.0, "compile": False}
     try:
         task = task_of(json.dumps(asked))
         torch.manual_seed(0)
@@ -135,11 +136,11 @@ def losses_of(name: str, dropout: bool, optimizer: str, devices: int, steps: int
     return {"losses": losses, "said": result.environment.get("division", "")}
 
 
-def all_losses(wanted: list[tuple[str, bool, str]], devices: int, steps: int) -> list[dict[str, Any]]:
+def all_losses(wanted: list[tuple[str, bool, str]], devices: int) -> list[dict[str, Any]]:
     """What `losses_of` gives for one case after the other."""
     whole = mock.patch.object(torch.Tensor, "float", torch.Tensor.double)  # tasks count losses in float32
     with contextlib.redirect_stderr(io.StringIO()), whole:
-        return [losses_of(*case, devices, steps) for case in wanted]
+        return [losses_of(*case, devices) for case in wanted]
 
 
 def compared(found: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
@@ -176,11 +177,11 @@ def shown(difference: float | str) -> str:
     return "refused" if isinstance(difference, str) else "equal to the bit" if difference == 0 else f"{difference:.0e}"
 
 
-def rows_of(wanted: list[tuple[str, bool, str]], steps: int) -> list[dict[str, Any]]:
+def rows_of(wanted: list[tuple[str, bool, str]]) -> list[dict[str, Any]]:
     """What was found of each case, on every number of devices."""
     if not wanted:
         return []
-    found = {count: on_devices(count, all_losses, wanted, count, steps) for count in COUNTS}
+    found = {count: on_devices(count, all_losses, wanted, count) for count in COUNTS}
     rows = []
     for number, (name, dropout, kind) in enumerate(wanted):
         sizes, task = CASES[name]
@@ -195,26 +196,25 @@ def is_far(difference: float | str) -> bool:
     return not isinstance(difference, str) and difference > NEAR
 
 
-def both_ways(names: list[str], steps: int) -> list[dict[str, Any]]:
+def both_ways(names: list[str]) -> list[dict[str, Any]]:
     """What was found of some models with dropout, and without where its random numbers are others."""
-    rows = rows_of([(name, True, kind) for name in names for kind in OPTIMIZERS], steps)
+    rows = rows_of([(name, True, kind) for name in names for kind in OPTIMIZERS])
     far = {row["model"] for row in rows if row["dropout"] and any(is_far(row[str(count)]) for count in COUNTS[1:])}
-    return rows + rows_of([(name, False, OPTIMIZERS[0]) for name in names if name in far], steps)
+    return rows + rows_of([(name, False, OPTIMIZERS[0]) for name in names if name in far])
 
 
 def main() -> None:
     """Train all on every number of devices, task by task, write down how far they lie apart, and fill in the page."""
     words = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    words.add_argument("--steps", type=int, default=200)
     words.add_argument("--only", nargs="*", default=list(CASES), help="other models keep their rows")
     asked = words.parse_args()
     for task in dict.fromkeys(task["name"] for _, task in CASES.values()):
         names = [name for name in asked.only if CASES[name][1]["name"] == task]
         kept = json.loads(RESULTS.read_text(encoding="utf-8"))["rows"] if RESULTS.exists() else []
-        rows = [row for row in kept if row["model"] not in names] + (both_ways(names, asked.steps) if names else [])
+        rows = [row for row in kept if row["model"] not in names] + (both_ways(names) if names else [])
         rows.sort(key=lambda row: list(CASES).index(row["model"]))
         print(table([row for row in rows if row["model"] in names]))
-        write_json(RESULTS, {"steps": asked.steps, "rows": rows, "environment": environment()})
+        write_json(RESULTS, {"steps": STEPS, "rows": rows, "environment": environment()})
         page = PAGE.read_text(encoding="utf-8")
         before, after = page.split(BEGIN)[0], page.split(END)[1]
         PAGE.write_text(f"{before}{BEGIN}{table(rows)}{END}{after}", encoding="utf-8")

@@ -188,7 +188,16 @@ def test_a_text_that_another_machine_read_is_copied(path, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    "changes", [{"shards": [{"x": 1}]}, {"sha256": "../../out"}, {"shards": None}, {"shards": [{"name": "../../out"}]}]
+    "changes",
+    [
+        {"shards": [{"x": 1}]},
+        {"sha256": "../../out"},
+        {"sha256": 3},
+        {"shards": None},
+        *({"shards": [{"name": name}]} for name in ("../../out", 3)),
+        *({"shards": [{"name": "000000-0", "seals": seals}]} for seals in (3, {".npy": [1]}, {".npy": 3})),
+    ],
+    ids=str,
 )
 def test_an_index_of_another_machine_that_is_none_is_not_used(
     path, tmp_path, monkeypatch, private_cache, capsys, changes

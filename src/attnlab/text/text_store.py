@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Int32, Int64, UInt64
 
 from attnlab.core.errors import DataError, SpecError
-from attnlab.core.files import sealed, write_json, writing
+from attnlab.core.files import read_sealed, sealed, write_json, writing
 from attnlab.core.processes.apart import call_apart
 from attnlab.core.storage.cache import cache_folder, keep_result, read_if_whole, read_result
 from attnlab.core.storage.shared_cache import fetch_shared, send_shared
@@ -88,17 +88,17 @@ class TextStore:
     def __init__(self, folder: Path) -> None:
         if (index := read_if_whole(folder / INDEX)) is None:
             raise DataError(f"{folder} holds no text that can be read: its {INDEX} is missing or was changed")
+        self._folder = folder
         try:
             self.sha256: str = index["sha256"]
             self.size_bytes: int = index["bytes"]
             self._shards = [Shard(**fields) for fields in index["shards"]]
-        except (KeyError, TypeError) as error:
+            if not re.fullmatch(HASH, self.sha256) or not all(re.fullmatch(NAME, one.name) for one in self._shards):
+                raise DataError(f"{folder / INDEX} names files that are none of a text's")
+            self._numbers = [shard.mapped(folder) for shard in self._shards]
+            self._begins = [0, *itertools.accumulate(shard.length for shard in self._shards)]
+        except (KeyError, TypeError, ValueError) as error:
             raise DataError(f"{folder / INDEX} is no index of a text: {error}") from error
-        if not re.fullmatch(HASH, self.sha256) or not all(re.fullmatch(NAME, one.name) for one in self._shards):
-            raise DataError(f"{folder / INDEX} names files that are none of a text's")
-        self._folder = folder
-        self._numbers = [shard.mapped(folder) for shard in self._shards]
-        self._begins = [0, *itertools.accumulate(shard.length for shard in self._shards)]
 
     def __len__(self) -> int:
         return self._begins[-1]
@@ -256,7 +256,7 @@ def _store(sources: Sequence[Source], field: str, folder: Path, name: str) -> tu
     try:
         if not (fetched := fetch_shared(name, temporary, TextStore)):
             _read(sources, field, temporary)
-        target = folder / TextStore(temporary).sha256[:32]
+        target = folder / read_sealed(temporary / INDEX, required=True)["sha256"][:32]
         if read_if_whole(target / INDEX) is None:
             shutil.rmtree(target, ignore_errors=True)
             os.replace(temporary, target)
