@@ -42,7 +42,7 @@ FORBIDDEN: dict[str, set[str]] = {
 """What a package does without although it lies below: so `train` works for any model, the doctor for any module."""
 ROOMS: dict[str, tuple[str, ...]] = {
     "core": ("errors", "constructors", "", "processes", "storage"),
-    "strangers": ("containment", "texts", "said", "anatomy", "patient", "loading", "calling"),
+    "strangers": ("containment", "texts", "said", "anatomy", "patient", "loading", "calling", "trying"),
     "nn": ("axes", "kernels", ""),
     "models": ("pretrained", "wiring", "stacks", "translator", "parsers", "", "decoding"),
     "tasks": ("", "shapes", "char_lm", "lm", "arrays", "translation", "parsing"),

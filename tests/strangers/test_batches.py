@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from attnlab.core.errors import ModuleError
 from attnlab.doctor import doctor
 from attnlab.strangers.calling.fields import fields_of, learned_from
-from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.loading.loading import load
+from attnlab.strangers.trying.interview import interview
 
 
 class Tokens(nn.Module):

@@ -10,9 +10,9 @@ from torch import nn
 
 from attnlab.core.errors import ModuleError, SpecError
 from attnlab.doctor import doctor
-from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.loading.callers import callers_of, literal_calls, watched
 from attnlab.strangers.loading.loading import load, ways_to_load
+from attnlab.strangers.trying.interview import interview
 
 HEADER = "import torch\nfrom torch import nn\n\n"
 

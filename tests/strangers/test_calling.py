@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from attnlab.core.errors import ModuleError
-from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.loading.loading import load
 from attnlab.strangers.patient import Patient
 from attnlab.strangers.said.layout import layout_said, sizes_said
 from attnlab.strangers.said.masks import meaning_of
+from attnlab.strangers.trying.interview import interview
 
 
 class Stateful(nn.Module):

@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from attnlab.doctor import doctor
-from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.loading.loading import load
 from attnlab.strangers.patient import twin_of
+from attnlab.strangers.trying.interview import interview
 
 
 class Patches(nn.Module):

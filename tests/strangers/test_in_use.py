@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.calling.sources import Kept, Situation
 from attnlab.strangers.patient import Patient
+from attnlab.strangers.trying.interview import interview
 
 WIDTH, VOCABULARY, BATCH, LENGTH = 24, 53, 5, 9
 

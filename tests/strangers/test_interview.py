@@ -14,9 +14,9 @@ from torch import nn
 
 from attnlab.core.errors import ModuleError
 from attnlab.strangers.calling.convention import Convention
-from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.loading.loading import load
 from attnlab.strangers.patient import Declared, Patient
+from attnlab.strangers.trying.interview import interview
 
 HEADER = "import math, torch\nimport torch as t\nimport torch.nn.functional as F\nfrom torch import nn\n\n"
 

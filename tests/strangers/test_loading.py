@@ -13,10 +13,10 @@ from torch import nn
 
 from attnlab.core.errors import AttnlabError, ModuleError, SpecError
 from attnlab.strangers.anatomy import is_block
-from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.loading.loading import load, twin_of, ways_to_load
 from attnlab.strangers.loading.mentions import use_of
 from attnlab.strangers.said.source import source_of_forward
+from attnlab.strangers.trying.interview import interview
 
 HEADER = "import torch\nfrom dataclasses import dataclass\nfrom torch import nn\n\n"
 

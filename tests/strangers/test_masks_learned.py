@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from attnlab.strangers.calling.convention import Convention
-from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.calling.masking import LENGTHS, PAD_TOKEN, SHAPES
 from attnlab.strangers.loading.loading import load
 from attnlab.strangers.patient import Patient
+from attnlab.strangers.trying.interview import interview
 
 ATTENTION = """
 import math, torch

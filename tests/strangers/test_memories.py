@@ -16,10 +16,10 @@ from attnlab.doctor.influence.masks import check_mask_polarity, check_masked_row
 from attnlab.doctor.influence.padding import check_padding
 from attnlab.doctor.influence.positions import check_positions
 from attnlab.strangers.calling.convention import Convention
-from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.calling.layouts import LAYOUTS
 from attnlab.strangers.calling.sources import MEMORY_LENGTH
 from attnlab.strangers.patient import Declared, Patient
+from attnlab.strangers.trying.interview import interview
 
 
 def asked(module: nn.Module, **how: bool) -> Convention:

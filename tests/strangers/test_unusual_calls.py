@@ -11,13 +11,13 @@ from attnlab.doctor.examination import Examination
 from attnlab.doctor.influence.batch_independence import check_batch_independence
 from attnlab.doctor.influence.masks import check_mask_polarity
 from attnlab.doctor.influence.padding import check_padding
-from attnlab.strangers.calling import first_call
 from attnlab.strangers.calling.convention import Convention
-from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.calling.layouts import LAYOUTS
 from attnlab.strangers.calling.roles import role_of, roles_of
 from attnlab.strangers.calling.sources import SOURCES, Situation, laid_out
 from attnlab.strangers.patient import Patient
+from attnlab.strangers.trying import adapting
+from attnlab.strangers.trying.interview import interview
 
 WIDTH, STATE = 24, 10
 
@@ -1208,6 +1208,6 @@ class OfPairs(nn.Module):
 
 def test_vectors_of_so_many_pairs_that_they_take_long_are_not_made(monkeypatch):
     assert "vectors of pairs" in [one.source for one in asked(OfPairs()).arguments]
-    monkeypatch.setattr(first_call, "_MOST_OF_PAIRS", WIDTH)
+    monkeypatch.setattr(adapting, "_MOST_OF_PAIRS", WIDTH)
     with pytest.raises(ModuleError, match="edges"):
         asked(OfPairs())

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.loading.loading import load
 from attnlab.strangers.said.layout import layout_said
+from attnlab.strangers.trying.interview import interview
 
 CLASS = """
 import torch

@@ -20,10 +20,10 @@ from attnlab.doctor.examination import SEED, Examination, ExaminationOptions
 from attnlab.doctor.findings import NOT_EXAMINED, Diagnosis, Finding, FindingText, worst_first
 from attnlab.doctor.text_study import text_study
 from attnlab.strangers.calling.convention import Convention
-from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.containment import OvertimeError, Traces, asks_for_cuda, contained, seed_all, time_limit
 from attnlab.strangers.loading.loading import ways_to_load
 from attnlab.strangers.patient import Declared, Patient
+from attnlab.strangers.trying.interview import interview
 
 LOADING_S = 60.0  # a file may import large libraries
 INTERVIEW_S = 30.0  # some hundred calls

@@ -20,9 +20,9 @@ from attnlab.core.constructors import glossary_word, is_required, signature_of
 from attnlab.core.errors import ModuleError, SpecError
 from attnlab.nn.key_values import AbstractKeylessMixer
 from attnlab.strangers.calling.convention import Convention, Label, label_of, wrong_output
-from attnlab.strangers.calling.interview import learn
 from attnlab.strangers.containment import quiet
 from attnlab.strangers.patient import twin_of
+from attnlab.strangers.trying.interview import learn
 
 _LEARNED: dict[tuple[Any, ...], Convention] = {}
 """Conventions by file, time of its last change, arguments and place."""

@@ -18,14 +18,14 @@ from attnlab.core.constructors import end_word, is_required, named, signature_of
 from attnlab.core.errors import ModuleError
 from attnlab.nn.foreign import AbstractForeign, key_of, module_of, where_tensors_are_made
 from attnlab.strangers.calling.convention import Convention, label_of
-from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.calling.masking import PAD_TOKEN, mask_values
-from attnlab.strangers.calling.masks_learned import PAD_WORDS
 from attnlab.strangers.calling.roles import role_of
 from attnlab.strangers.calling.sources import Argument, Situation, laid_out
 from attnlab.strangers.containment import quiet
 from attnlab.strangers.patient import Declared, Patient, closes_over_parts, twin_of
 from attnlab.strangers.texts import classes_of, text_of
+from attnlab.strangers.trying.interview import interview
+from attnlab.strangers.trying.masks_learned import PAD_WORDS
 
 _BATCH, _LENGTH = 3, 11  # unlike each other and most widths, so that axes cannot be mistaken
 _SAME = 1e-5  # by more two outputs of float32 differ

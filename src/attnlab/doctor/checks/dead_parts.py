@@ -36,10 +36,10 @@ from attnlab.doctor.measures.unregistered import Unregistered, lasting_tensors, 
 from attnlab.inspection.tape.attentions import attentions
 from attnlab.inspection.tape.tape import Tape
 from attnlab.strangers.calling.sources import OTHER_MEMORIES
-from attnlab.strangers.calling.trial import Trial, sight_of
 from attnlab.strangers.loading.mentions import SWITCHED, only_copied, use_of
 from attnlab.strangers.said.source import is_handed_on_unread, names_read, nodes_of
 from attnlab.strangers.said.topics import said_unused
+from attnlab.strangers.trying.trial import Trial, sight_of
 
 ID = "dead-parts"
 _SHOWN = 4  # names in one sentence

@@ -9,7 +9,7 @@ from dataclasses import replace
 from attnlab.core.constructors import signature_of
 from attnlab.core.errors import AttnlabError
 from attnlab.doctor.examination import Examination
-from attnlab.strangers.calling.interview import interview
+from attnlab.strangers.trying.interview import interview
 
 _SEVERAL = 3
 _COUNTED = 2  # a window of two divides the usual sides of images

@@ -1,1 +1,1 @@
-"""How a patient is called: read from its signature and its words, and found out by calling it."""
+"""How a patient may be called, as far as its signature tells: what its arguments are given, and in which layout."""

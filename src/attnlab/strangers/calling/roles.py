@@ -18,10 +18,12 @@ from typing import Any, Literal, final, get_args
 from torch import Tensor, nn
 
 from attnlab.core.constructors import hints_of, is_required
+from attnlab.core.errors import ModuleError
 from attnlab.strangers.calling.fields import fields_of, learned_from
 from attnlab.strangers.calling.masking import ENCODINGS, KEY_SHAPES, LENGTH_SHAPES, LENGTHS, SHAPES, Masking
 from attnlab.strangers.calling.sources import NO_OPTIONS, PACKED, SEVERAL, UNNAMED, Argument, Packed
 from attnlab.strangers.loading.sizes import may_be_none
+from attnlab.strangers.patient import Patient
 from attnlab.strangers.said.source import computed_with, nodes_of, source_of, source_of_forward
 
 _PIECES: dict[str, str] = {
@@ -494,3 +496,14 @@ def _mask_choice(one: Parameter, *, given: bool) -> Choice:
     pairs = [Masking(one.name, "pairs", encoding, shape, required=True) for encoding in ENCODINGS for shape in SHAPES]
     keys = [Masking(one.name, "keys", encoding, shape, required=True) for encoding in ENCODINGS for shape in KEY_SHAPES]
     return tuple([*keys, *pairs] if one.role == "key mask" else [*pairs, *keys])
+
+
+def input_of(parameters: Sequence[Parameter], patient: Patient) -> str:
+    """The name of the input."""
+    for role in ("input", "query", "key or value", "open"):
+        found = next((one.name for one in parameters if one.role == role), None)
+        if found is not None:
+            return found
+    raise ModuleError(
+        f"{patient.name}: forward takes no input; it must take a sequence such as (batch, length, d_model)"
+    )

@@ -16,11 +16,11 @@ from attnlab.core.errors import DataError, ModuleError, SpecError
 from attnlab.inspection.watch import Captured
 from attnlab.models.from_checkpoint import TOKENIZER
 from attnlab.strangers.calling.convention import Convention
-from attnlab.strangers.calling.interview import interview
 from attnlab.strangers.calling.layouts import IMAGES
 from attnlab.strangers.containment import Traces, contained, seed_all
 from attnlab.strangers.loading.loading import load
 from attnlab.strangers.patient import Declared, Patient
+from attnlab.strangers.trying.interview import interview
 from attnlab.studies.using.measured import longest_text, measured_checkpoint
 from attnlab.studies.using.parts import delimiters, kinds_beyond, usual_patterns
 from attnlab.studies.using.pretrained import load_pretrained

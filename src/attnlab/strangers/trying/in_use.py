@@ -14,15 +14,15 @@ from torch.utils._pytree import tree_flatten, tree_map
 
 from attnlab.core.errors import ModuleError
 from attnlab.strangers.calling.convention import Convention
-from attnlab.strangers.calling.first_call import Found, first_call, first_of, input_of
 from attnlab.strangers.calling.layouts import LAYOUTS
-from attnlab.strangers.calling.masks_learned import with_masks
-from attnlab.strangers.calling.roles import roles_of
+from attnlab.strangers.calling.roles import input_of, roles_of
 from attnlab.strangers.calling.sources import HANDED_ON, Argument, Kept, is_same, laid_out
-from attnlab.strangers.calling.trial import BATCH, NOTHING, Trial
 from attnlab.strangers.calling.widths import vocabulary_of
 from attnlab.strangers.containment import wake
 from attnlab.strangers.patient import Patient, in_mode
+from attnlab.strangers.trying.first_call import Found, first_call, first_of
+from attnlab.strangers.trying.masks_learned import with_masks
+from attnlab.strangers.trying.trial import BATCH, NOTHING, Trial
 
 _OF_TOKENS = ("batch-first", "sequence-first")
 

@@ -28,10 +28,10 @@ from attnlab.strangers.calling.masking import (
     Masking,
 )
 from attnlab.strangers.calling.roles import Parameter, seems_over_pairs
-from attnlab.strangers.calling.trial import BATCH, NOTHING, Trial, replaced
 from attnlab.strangers.patient import MASKS_DECLARED, Patient
 from attnlab.strangers.said.masks import mask_said, over_said
 from attnlab.strangers.said.source import Said, nodes_of, source_of_forward
+from attnlab.strangers.trying.trial import BATCH, NOTHING, Trial, replaced
 
 Place = Literal["within", "end"]
 """Where positions are hidden: one near the beginning, or the last ones."""

@@ -14,9 +14,9 @@ from attnlab.core.errors import ModuleError
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.roles import Parameter
 from attnlab.strangers.calling.sources import Argument
-from attnlab.strangers.calling.trial import Trial
 from attnlab.strangers.calling.widths import LENGTH, MISFITS
 from attnlab.strangers.loading.sizes import D_MODEL
+from attnlab.strangers.trying.trial import Trial
 
 WANTS_WHOLE_NUMBERS = "'indices' to have one of the following scalar types"
 """What torch says of numbers with a fraction that are given to an embedding."""

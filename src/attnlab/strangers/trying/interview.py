@@ -19,30 +19,32 @@ from torch.overrides import TorchFunctionMode
 from attnlab.core.errors import ModuleError
 from attnlab.strangers.anatomy import is_block, is_stack
 from attnlab.strangers.calling.convention import Convention, Kind, Label, wrong_output
-from attnlab.strangers.calling.first_call import find_output, input_of, most_telling, with_output
-from attnlab.strangers.calling.in_use import call_of
 from attnlab.strangers.calling.layouts import IMAGES, SPLIT
 from attnlab.strangers.calling.masking import ENCODINGS, SHAPES
-from attnlab.strangers.calling.masks_learned import with_masks, with_pad_token
 from attnlab.strangers.calling.roles import (
     Filling,
     Parameter,
     asks_to_be_causal,
     calls_for,
+    input_of,
     roles_of,
     seems_over_pairs,
     with_a_vector,
 )
 from attnlab.strangers.calling.sources import HANDED_ON, MEMORY_LENGTH, NUMBERS, OTHER_MEMORIES, Argument
-from attnlab.strangers.calling.trial import NOTHING, Sight, Trial, influences, sight_of
 from attnlab.strangers.calling.widths import size_named
-from attnlab.strangers.calling.wording import assumptions_of
 from attnlab.strangers.containment import quiet, wake
 from attnlab.strangers.patient import Patient, in_mode
 from attnlab.strangers.said.causality import CausalClaim, causal_said, keeps_triangle
 from attnlab.strangers.said.layout import layout_said
 from attnlab.strangers.said.source import names_read_otherwise
 from attnlab.strangers.texts import classes_of, text_of
+from attnlab.strangers.trying.first_call import most_telling
+from attnlab.strangers.trying.in_use import call_of
+from attnlab.strangers.trying.masks_learned import with_masks, with_pad_token
+from attnlab.strangers.trying.outputs import find_output, with_output
+from attnlab.strangers.trying.trial import NOTHING, Sight, Trial, influences, sight_of
+from attnlab.strangers.trying.wording import assumptions_of
 
 _PROBED = 130  # a length at which nearly every layer can be called in milliseconds
 _TABLE = 2048  # longest table whose end is looked for

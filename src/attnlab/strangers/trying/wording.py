@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from attnlab.strangers.calling.convention import Convention
-from attnlab.strangers.calling.first_call import Found
 from attnlab.strangers.calling.layouts import LAYOUTS, SPLIT
 from attnlab.strangers.calling.sources import HANDED_ON
 from attnlab.strangers.patient import Patient
+from attnlab.strangers.trying.first_call import Found
 
 _MEANS = {
     "always": "by itself",
