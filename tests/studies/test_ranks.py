@@ -226,6 +226,24 @@ def test_a_plan_refuses_a_model_that_devices_do_not_divide(training, said):
         plan_study(study(OF_3_HEADS, **training))
 
 
+def test_a_model_is_divided_at_the_width_that_it_is_matched_to():
+    """At its own width its features of 21 would not be divided."""
+    gated = {"name": "encoder", "d_model": 8, "n_layers": 1, "feedforward": {"name": "gated"}}
+    wider = {**gated, "d_model": 12}
+    raw = {
+        "question": "Which?",
+        "task": {"name": "shapes", "n_train": 60, "n_test": 20, "batch": 20},
+        "model": wider,
+        "baseline": "wide",
+        "variants": {"wide": {}, "narrow": {"d_model": 8, "training": {"sharding": "tensor", "devices": 2}}},
+        "rules": {"metric": "test_mse", "budget": {"steps": 10}, "seeds": 1, "smallest_effect": 0.01},
+    }
+    with pytest.raises(SpecError, match="cannot be divided among 2 devices"):
+        plan_study(parse_study(raw, name="narrow"))
+    raw["rules"]["match"] = "parameters"
+    assert plan_study(parse_study(raw, name="matched")).variants[1].model["d_model"] == 12
+
+
 def test_devices_of_the_command_that_do_not_divide_a_model_are_refused_before_any_run(tmp_path):
     with pytest.raises(SpecError, match=HEADS):
         run_study(study(OF_3_HEADS, sharding="tensor"), tmp_path / "out", devices=2)

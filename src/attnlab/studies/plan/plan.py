@@ -361,6 +361,8 @@ def _plan_variant(study: Study, name: str, target: float | None) -> PlannedVaria
     """Plan a variant, with the width at which the matched quantity is closest to the target, where there is one."""
     planned, task = _with_model(study, name, study.model_spec(name)), build_task(study.task_spec(name))
     planned = planned if target is None else _matched(planned, study, target)
+    recipe = _check_recipe(study, planned.training)
+    require_devices(planned.model, task, recipe.devices, recipe.sharding, recipe.accumulate)
     if not (task.causal and names_own_code(planned.model)):
         return planned
     batch, length = task.train_batch(0, 0).inputs[-1].shape[:2]
@@ -385,7 +387,6 @@ def _with_model(study: Study, name: str, model: dict[str, Any], notes: tuple[str
     task = build_task(study.task_spec(name))
     training = study.training_settings(name)
     recipe = _check_recipe(study, training)
-    require_devices(model, task, recipe.devices, recipe.sharding, recipe.accumulate)
     for rule in ("metric", "tune_by"):
         rules_metric(study, task, rule)  # a variant's own task may lack it
     notes = (*notes, *_notes_beside(task), *_objective_notes(recipe, task))

@@ -16,7 +16,7 @@ from attnlab.core.errors import Interrupted, RunError
 from attnlab.core.processes.apart import LONGER, POLL_S, ProcessApart, patience_s
 
 INTERRUPT_PATIENCE_S = 120.0
-"""How long a worker may take to reach the end of a step and write its checkpoint after Ctrl-C."""
+"""How long workers may take to reach the end of a step and write its checkpoint after Ctrl-C."""
 SILENT_STEPS = 1000
 """In how many times that a step takes a run with a person's own code must give a sign of life, evaluation included."""
 BROKEN = "broken"
@@ -194,9 +194,10 @@ class Pool:
         busy = {worker for worker in self._workers if worker.request is not None}
         for worker in busy:
             worker.interrupt()
+        end_s = time.monotonic() + INTERRUPT_PATIENCE_S
         while busy:
             try:
-                worker, message = self._inbox.get(timeout=INTERRUPT_PATIENCE_S)
+                worker, message = self._inbox.get(timeout=max(end_s - time.monotonic(), 0.0))
             except queue.Empty:
                 return
             if message is None or message["kind"] in FINAL:
