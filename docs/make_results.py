@@ -29,7 +29,7 @@ BESIDE = ("test_bleu", "val_bleu")
 OWN_FILE = re.compile(r"/(?:[\w.\\-]+/)+(?=\w+(?:\\_\w+)*\.py:)")
 """Folders of a machine before a file of own code, also where Markdown escapes it."""
 BLOCK = re.compile(
-    r"<!-- (?P<kind>results|beside the paper|printed): (?P<name>[\w/.-]+) -->\n.*?<!-- end -->", re.DOTALL
+    r"<!-- (?P<kind>results|beside the paper|systems|printed): (?P<name>[\w/.-]+) -->\n.*?<!-- end -->", re.DOTALL
 )
 
 OVERVIEW = re.compile(r"<!-- overview -->\n.*?<!-- end -->", re.DOTALL)
@@ -133,6 +133,41 @@ def beside_scores(report: dict[str, Any], rows: dict[str, float]) -> str:
     return _lines(["comparison", "paper", "here [interval]", "sign"], lines)
 
 
+def systems(asked: dict[str, Any]) -> str:
+    """Return the systems of a paper's table, with scores and cost of training there and here, by pair of languages.
+
+    Reports made before costs were told there have the tokens of a run beside their name.
+    """
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for name, study in asked["studies"].items():
+        path = DOCS / "studies" / name / "report.json"
+        for one in json.loads(path.read_text(encoding="utf-8"))["variants"] if path.exists() else ():
+            flops = one.get("training_flops") or one["flops_per_token"] * study["tokens"]
+            found.setdefault(study["pair"], {}).setdefault(one["name"], {**one, "training_flops": flops})
+    pairs = list(dict.fromkeys(study["pair"] for study in asked["studies"].values()))
+    lines = [
+        [name, *(cell for pair in pairs for cell in (*paper(row.get(pair)), *here(found.get(pair, {}).get(name))))]
+        for name, row in asked["rows"].items()
+    ]
+    of = ("paper: {} BLEU", "FLOPs", "here: {} BLEU, mean ± sd (seeds)", "FLOPs", "seconds")
+    return _lines(["system", *(title.format(pair) for pair in pairs for title in of)], lines)
+
+
+def paper(printed: list[float | None] | None) -> list[str]:
+    """Return score and FLOPs of training as a paper printed them; empty where it did not."""
+    score, flops = printed or (None, None)
+    return ["" if score is None else f"{score:g}", "" if flops is None else f"{flops:.1e}"]
+
+
+def here(variant: dict[str, Any] | None) -> list[str]:
+    """Return score, FLOPs and seconds of training of a variant; empty where none ran."""
+    if variant is None:
+        return [""] * 3
+    seeds = _finished(variant, "test_bleu")
+    score = f"{_pair(variant['metrics']['test_bleu'], 1)} ({seeds})"
+    return [score, f"{variant['training_flops']:.1e}", f"{variant['seconds']:.0f}"]
+
+
 def same_sign(paper: float, low: float | None, high: float | None) -> str:
     """Return whether an interval lies on the side of zero on which a paper's difference lies."""
     if low is None or high is None or low <= 0 <= high:
@@ -214,8 +249,11 @@ def filled(page: str) -> str:
 
     def fill(match: re.Match[str]) -> str:
         kind, name = match["kind"], match["name"]
-        path = DOCS / "studies" / name / ("" if kind == "printed" else "report.json")
-        found = _block(kind, name, path.read_text(encoding="utf-8")) if path.exists() else NOT_RUN
+        if kind == "systems":
+            found = systems(json.loads(PAPER_TABLES.read_text(encoding="utf-8"))[name])
+        else:
+            path = DOCS / "studies" / name / ("" if kind == "printed" else "report.json")
+            found = _block(kind, name, path.read_text(encoding="utf-8")) if path.exists() else NOT_RUN
         return f"<!-- {kind}: {name} -->\n{found}\n<!-- end -->"
 
     page = BLOCK.sub(fill, page)

@@ -268,3 +268,26 @@ def test_a_verdict_of_another_section_would_be_found_unless_it_is_linked():
     assert not wrong(linked)
     section = elsewhere.replace("network", "[network](#shapes-and-more)")
     assert not wrong(f"{section}\n## shapes: and more\n\n<!-- results: shapes -->\n")
+
+
+def test_systems_of_a_paper_stand_beside_those_here_with_what_training_took(tmp_path, monkeypatch):
+    """Reports of before do not tell the cost of training: there it is what a token takes, by the tokens of a run."""
+    run = {
+        "flops_per_token": 2e6,
+        "seconds": 12.4,
+        "metrics": {"test_bleu": {"mean": 20.0, "std": 1.0, "values": [19.0, 21.0]}},
+    }
+    for name, of in {"old": {}, "new": {"training_flops": 5e12}}.items():
+        (tmp_path / "studies" / name).mkdir(parents=True)
+        report = {"variants": [{"name": "base", **run, **of}]}
+        (tmp_path / "studies" / name / "report.json").write_text(json.dumps(report))
+    monkeypatch.setattr(make_results, "DOCS", tmp_path)
+    asked = {
+        "studies": {"old": {"pair": "en-de", "tokens": 1000}, "new": {"pair": "en-fr"}, "to come": {"pair": "en-fr"}},
+        "rows": {"base": {"en-de": [27.3, 3.3e18]}, "big": {"en-fr": [41.8, None]}},
+    }
+    here = "20.0 ± 1.0 (2)"
+    assert make_results.systems(asked).splitlines()[2:] == [
+        f"| base | 27.3 | 3.3e+18 | {here} | 2.0e+09 | 12 |  |  | {here} | 5.0e+12 | 12 |",
+        "| big |  |  |  |  |  | 41.8 |  |  |  |  |",
+    ]

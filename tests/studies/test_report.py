@@ -16,7 +16,7 @@ from tests.studies.example_results import ACCURACY, against, parts, shapes, tran
 from attnlab.core.contracts import Metric
 from attnlab.core.errors import RunError
 from attnlab.studies.judge.results import MOST_DRAWN, Alarm, CellResults
-from attnlab.studies.report import headline, report, verdict_table, write_report
+from attnlab.studies.report import headline, numbers, report, verdict_table, write_report
 from attnlab.studies.report.charts import _compressed_ticks, _cost_rows, _effect_rows, effect_caption, effects
 from attnlab.studies.report.figures import figures
 from attnlab.studies.report.html import page
@@ -25,7 +25,7 @@ from attnlab.studies.report.numbers import ABSENT, duration, number, spread
 from attnlab.studies.report.span import Span, apart, beside, span_of
 from attnlab.studies.report.style import draw, label, spec_of
 from attnlab.studies.report.surfaces import surfaces
-from attnlab.studies.report.tables import RANKS, WRITTEN, facts, measures, ranks, specifications, verdicts
+from attnlab.studies.report.tables import RANKS, TRAINED, WRITTEN, facts, measures, ranks, specifications, verdicts
 from attnlab.studies.report.words import CLOSE, OPEN, mean_seconds, price, title
 
 NAME = "attention only <script>alert(1)</script>"
@@ -125,7 +125,7 @@ def test_json_has_the_documented_keys_only(folder):
         *("study", "question", "task", "rules", "floors", "complete"),
         *("variants", "verdicts", "claims", "alarms", "environment", "heads"),
     }
-    costs = {"parameters", "flops_per_token", "activation_bytes", "seconds", "written_per_second"}
+    costs = {"parameters", "flops_per_token", "training_flops", "activation_bytes", "seconds", "written_per_second"}
     assert set(found["variants"][0]) == {"name", "settings", "spec", "tuning", "metrics"} | costs
     assert set(found["variants"][0]["metrics"]["val_loss"]) == {"mean", "std", "values"}
     assert set(found["verdicts"][0]) == {
@@ -348,6 +348,20 @@ def test_what_no_verdict_is_about_is_told_as_well(folder):
     )
     alone = dataclasses.replace(results, metrics=(results.metric,))
     assert "Everything measured" not in markdown(alone, ()) + page(alone, figures(alone))
+
+
+def test_what_training_took_is_told_of_what_finished():
+    """By the tokens of each run: one that stops early takes less."""
+    full = parts()
+    first, *others = full.variants
+    tokens = [1_000_000 + 500_000 * seed for seed, _ in enumerate(first.cells)]
+    cells = [dataclasses.replace(cell, tokens=count) for cell, count in zip(first.cells, tokens, strict=True)]
+    some = dataclasses.replace(full, variants=(dataclasses.replace(first, cells=tuple(cells)), *others))
+    titles, rows = measures(some)
+    flops = first.flops_per_token * sum(tokens) / len(tokens)
+    assert titles[-1] == TRAINED
+    assert [values[-1] for _, values in rows] == [numbers.flops(flops), *[ABSENT] * len(others)]
+    assert [one["training_flops"] for one in report(some)["variants"]] == [flops, *[None] * len(others)]
 
 
 def test_an_untuned_variant_gets_no_verdict():

@@ -220,6 +220,7 @@ class Looking:
                 together_note=result.get("together_note", ""),
                 curve=LaterRecords(folder),
                 steps=result.get("steps"),
+                tokens=result.get("tokens"),
                 predictions=looked.get("predictions"),
                 attention=looked.get("attention"),
                 reach=looked.get("reach"),

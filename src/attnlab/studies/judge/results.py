@@ -50,6 +50,7 @@ class CellResults:
     """Lines of the cell's ``metrics.jsonl``: step, tokens, seconds, train_loss, and metrics where evaluated; those of a
     folder are read when they are first asked for."""
     steps: int | None = None  # updates made; None unless done
+    tokens: int | None = None  # that were trained on; None unless done
     error: str | None = None  # why a failed cell stopped
     predictions: Mapping[str, Any] | None = None
     """What the task's ``examples`` returned: ``{"kind": "series", "items": [{"input", "target", "prediction"}]}`` or
@@ -110,6 +111,12 @@ class VariantResults:
     def written_per_second(self) -> tuple[float, ...]:
         """How many sentences the model of each finished cell that was judged by what it writes wrote in a second."""
         return tuple(cell.written_per_second for cell in self.done if cell.written_per_second)
+
+    @property
+    def training_flops(self) -> float | None:
+        """What training took, by what a token takes: the mean over finished cells, if there are any."""
+        tokens = [cell.tokens for cell in self.done if cell.tokens is not None]
+        return fmean(tokens) * self.flops_per_token if tokens else None
 
     @property
     def settings(self) -> tuple[str, ...]:

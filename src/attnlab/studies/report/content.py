@@ -1,8 +1,8 @@
 """The machine-readable report: the dictionary behind ``report.json``, with stable keys.
 
 Keys: ``study``, ``question``, ``task``, ``rules`` (with ``hash``), ``floors``, ``complete``, ``variants`` (``name``,
-``parameters``, ``flops_per_token``, ``activation_bytes``, ``seconds``, ``written_per_second``, ``settings``, ``spec``,
-``tuning``, ``metrics``: name to ``mean``, ``std``, ``values``),
+``parameters``, ``flops_per_token``, ``training_flops``, ``activation_bytes``, ``seconds``, ``written_per_second``,
+``settings``, ``spec``, ``tuning``, ``metrics``: name to ``mean``, ``std``, ``values``),
 ``verdicts`` (``variant``, ``baseline``, ``metric``, ``difference``, ``low``, ``high``, ``p_adjusted``, ``verdict``,
 ``seeds_needed``, ``look``, ``failures``, ``median``, ``better_share``, ``reason``), ``claims`` (that variants reach a
 target of time: ``variant``, ``state``, ``look``, ``mean``, ``p``, ``reason``), ``alarms`` (``check``, ``variant``,
@@ -10,8 +10,8 @@ target of time: ``variant``, ``state``, ``look``, ``mean``, ``p``, ``reason``), 
 `attnlab.studies.judge.worth.PartsJudged`).
 
 Every number is finite or null. ``values`` has one entry per seed in the order of the rules, null for a seed that did
-not finish, so that values of two variants at one index belong together. ``seconds`` and ``written_per_second``
-(sentences, null where none are written) are means over finished seeds.
+not finish, so that values of two variants at one index belong together. ``training_flops`` (of a whole run),
+``seconds`` and ``written_per_second`` (sentences, null where none are written) are means over finished seeds.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ def _variant(variant: VariantResults, results: StudyResults) -> dict[str, Any]:
         "name": variant.name,
         "parameters": variant.parameters,
         "flops_per_token": variant.flops_per_token,
+        "training_flops": variant.training_flops,
         "activation_bytes": variant.activation_bytes,
         "seconds": mean_seconds(variant),
         "written_per_second": fmean(speeds) if (speeds := variant.written_per_second) else None,

@@ -180,19 +180,28 @@ def floors(results: StudyResults) -> list[tuple[str, str, str, str]]:
     ]
 
 
+TRAINED = "FLOPs of training"
+"""Title of what a whole run takes, by what a token takes, of the model alone."""
 WRITTEN = "sentences written a second"
 """Title of how fast a model translates or parses what it is judged by."""
 
 
 def measures(results: StudyResults) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """What else was measured, beside what the verdicts are about."""
-    others = [metric for metric in results.metrics if metric.name != results.metric.name]
-    titles = [f"{metric.name} ({metric.unit})" if metric.unit else metric.name for metric in others]
-    found = [(one.name, [_reached(one, metric.name) for metric in others]) for one in results.variants]
-    if not any(one.written_per_second for one in results.variants):
-        return titles, found
-    speeds = [numbers.spread(one.written_per_second) for one in results.variants]
-    return [*titles, WRITTEN], [(name, [*of, speed]) for (name, of), speed in zip(found, speeds, strict=True)]
+    columns = [
+        (
+            f"{metric.name} ({metric.unit})" if metric.unit else metric.name,
+            [_reached(one, metric.name) for one in results.variants],
+        )
+        for metric in results.metrics
+        if metric.name != results.metric.name
+    ]
+    if any(one.training_flops for one in results.variants):
+        columns.append((TRAINED, [numbers.flops(one.training_flops) for one in results.variants]))
+    if any(one.written_per_second for one in results.variants):
+        columns.append((WRITTEN, [numbers.spread(one.written_per_second) for one in results.variants]))
+    rows = [(one.name, [cells[place] for _, cells in columns]) for place, one in enumerate(results.variants)]
+    return [title for title, _ in columns], rows
 
 
 RANKS = (

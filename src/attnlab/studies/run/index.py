@@ -25,10 +25,10 @@ from attnlab.training.keeping.runs import METRICS, RESULT, SPEC
 
 INDEX = ".runs.jsonl"
 """A line with the version and the sha256 of all that follows, then one a run: folder, what it was read from, record."""
-VERSION = "1"
+VERSION = "2"
 READ_FROM = (RESULT, METRICS, SPEC, CLOCK)
 KEPT = (
-    *("metrics", "steps", "seconds", "written_per_second", "precision", "compiled"),
+    *("metrics", "steps", "tokens", "seconds", "written_per_second", "precision", "compiled"),
     *("choosing_seconds", "together", "together_note"),
 )
 """What is collected of a result."""
