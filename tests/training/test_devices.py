@@ -46,7 +46,13 @@ DIVIDED = {
 }
 REFUSED = {
     "3 ranks do not divide 8 rows": (3, "encoder", {}, "SpecError: a batch of 8 rows cannot be divided into 3 equal"),
-    "rows that see each other": (2, "batch norm", {}, "SpecError: the loss of 2 rows is not the mean of the losses of"),
+    "rows that see each other": (
+        2,
+        "batch norm",
+        {},
+        "SpecError: the loss of 2 rows is not the mean of the losses of each, so Sequential cannot be trained on "
+        "pieces of a batch: what it keeps changes as it reads (0.running_mean), so rows see each other",
+    ),
     "compiled": (2, "encoder", {"compile": True}, "SpecError: steps on several devices or in several pieces are not"),
     "watched in parts": (2, "encoder", {**FULL, "watch": ["gradients"]}, "SpecError: watch needs a whole model on one"),
     "watched by heads": (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -246,28 +246,34 @@ class _Trial:
 
 def _try(model: nn.Module, task: Task, loss: LossOf, rows: Batch) -> _Trial:
     """See whether rows one by one are what they are together; random numbers and gradients change."""
-    states, buffers = generator_states(), [buffer.clone() for buffer in model.buffers()]
+    states, buffers = generator_states(), {name: buffer.clone() for name, buffer in model.named_buffers()}
     together = loss(rows)
     together.backward()
     some_unused = any(one.grad is None for one in model.parameters() if one.requires_grad)
     is_random = any(not torch.equal(state, states[name]) for name, state in generator_states().items())
-    keeps = any(not torch.equal(*pair) for pair in zip(model.buffers(), buffers, strict=True))
+    changed = [name for name, buffer in model.named_buffers() if not torch.equal(buffer, buffers[name])]
     restore_generators(states)
     draws_differ = not _is_near(_by_rows(task, loss, rows), together)
     if draws_differ:
         model.eval()
         with torch.no_grad():
-            agrees = is_random and not keeps and _is_near(_by_rows(task, loss, rows), loss(rows))
+            agrees = is_random and not changed and _is_near(_by_rows(task, loss, rows), loss(rows))
         model.train()
         if not agrees:
-            raise SpecError(
-                f"the loss of {len(rows.targets)} rows is not the mean of the losses of each, so "
-                f"{type(model).__name__} cannot be trained on pieces of a batch; a task whose rows do not all have as "
-                "many targets needs a method targets_of(batch)"
-            )
+            raise _sees_other_rows(model, len(rows.targets), changed)
     with kept_bytes(model) as total:
         loss(rows)
     return _Trial(total() / len(rows.targets), some_unused, draws_differ)
+
+
+def _sees_other_rows(model: nn.Module, rows: int, changed: Sequence[str]) -> SpecError:
+    """That the loss of a batch is not that of its rows, and why that may be."""
+    weighs = "; a task whose rows do not all have as many targets needs a method targets_of(batch)"
+    why = f": what it keeps changes as it reads ({changed[0]}), so rows see each other" if changed else weighs
+    return SpecError(
+        f"the loss of {rows} rows is not the mean of the losses of each, so {type(model).__name__} cannot be trained "
+        f"on pieces of a batch{why}"
+    )
 
 
 def unlike_rows(batch: Batch) -> Batch:
