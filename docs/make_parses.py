@@ -3,7 +3,7 @@
 Use: ``python docs/make_parses.py SENTENCES.txt PARSES.conllu``, a sentence a line. Links become relations that are named
 as in Stanford dependencies: a determiner, an adjective, a noun before a noun, a subject and an object hang on their
 noun or verb, a preposition on what stands before it, and its object on the preposition. Sentences that the parser finds
-no whole linkage of are left out. `attnlab heads --parses` reads any CoNLL-U; this is what answers.md used.
+no whole linkage of are left out. `attnlab heads --parses` reads any CoNLL-U; this is what answers-parts.md used.
 """
 
 from __future__ import annotations

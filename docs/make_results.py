@@ -20,7 +20,9 @@ from typing import Any, NamedTuple
 DOCS = Path(__file__).resolve().parent
 README = DOCS.parent / "README.md"
 PAPER_TABLES = DOCS / "paper_tables.json"
-PAGES = (README, DOCS / "answers.md", DOCS / "speedrun.md")
+ANSWERS = tuple(DOCS / f"answers{of}.md" for of in ("-parts", "-shapes", "-tables"))
+"""Pages with a section for each study."""
+PAGES = (README, DOCS / "answers.md", *ANSWERS, DOCS / "speedrun.md")
 NOT_RUN = "Not run yet."
 DECIMALS = {"seconds_to_target": 2, "test_f1": 2}
 """Decimals of a metric, where they are not four: the clock and percents tell no more."""
@@ -177,10 +179,10 @@ def same_sign(paper: float, low: float | None, high: float | None) -> str:
     return "the same" if (paper > 0) == (low > 0) else "the other"
 
 
-def overview(page: str) -> str:
-    """Return a row for each study whose comparisons a page shows: what was decided, and the largest of it."""
+def overview(pages: dict[str, str]) -> str:
+    """Return a row for each study whose comparisons pages show: what was decided, and the largest of it."""
     rows, counts, title = [], [0, 0], ""
-    for match in SHOWN.finditer(page):
+    for name, match in ((name, match) for name, page in pages.items() for match in SHOWN.finditer(page)):
         title = match["title"] or title
         path = DOCS / "studies" / (match["name"] or "") / "report.json"
         if match["name"] is None or not path.is_file():
@@ -190,7 +192,7 @@ def overview(page: str) -> str:
         decided = [one for one in judged if one["verdict"] != "undecided"]
         if judged:
             anchor = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
-            link = f"[{match['name']}](#{anchor})"
+            link = f"[{match['name']}]({name}#{anchor})"
             rows.append([link, report["question"], f"{len(decided)} of {len(judged)}", _largest(report, decided)])
             counts = [counts[0] + len(decided), counts[1] + len(judged)]
     rows.append(["all", "", f"{counts[0]} of {counts[1]}", ""])
@@ -257,7 +259,8 @@ def filled(page: str) -> str:
         return f"<!-- {kind}: {name} -->\n{found}\n<!-- end -->"
 
     page = BLOCK.sub(fill, page)
-    return OVERVIEW.sub(lambda _: f"<!-- overview -->\n{overview(page)}\n<!-- end -->", page)
+    studies = {one.name: one.read_text(encoding="utf-8") for one in ANSWERS}
+    return OVERVIEW.sub(lambda _: f"<!-- overview -->\n{overview(studies)}\n<!-- end -->", page)
 
 
 def _block(kind: str, name: str, text: str) -> str:
