@@ -353,6 +353,20 @@ def test_texts_lie_in_the_folder_of_their_class(folders):
         Classify(str(folders))
 
 
+def test_labels_that_contradict_each_other_are_an_alarm(save):
+    """Ten inputs are there three times each; two of the 30 have another class than the two that are equal to them."""
+    rng = np.random.default_rng(0)
+    inputs = np.repeat(rng.normal(size=(10, 6)), 3, axis=0)
+    classes = np.repeat(np.arange(10) % 2, 3)
+    noisy = classes.copy()
+    noisy[[0, 10]] = 1 - noisy[[0, 10]]
+    found = [
+        Classify(save("x", inputs), save(name, of)).alarms() for name, of in {"right": classes, "noisy": noisy}.items()
+    ]
+    said = "6.7% of the items have another class than most with the same input"
+    assert [any(said in alarm for alarm in alarms) for alarms in found] == [False, True]
+
+
 def test_empty_texts_are_an_alarm(folders):
     (folders / "good" / "nothing.txt").write_text(" \n")
     assert Classify(str(folders), tokenizer="words", validation=0.2).alarms()[-1].startswith("items that are empty: 1;")

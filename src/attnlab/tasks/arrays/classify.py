@@ -34,6 +34,7 @@ from attnlab.text.sources import clean
 from attnlab.text.tokenizers import PAD_TOKEN, TOKENIZERS, Tokenizer
 
 ONE_SIDED = 0.8  # share of one class from which on accuracy says little
+CONTRADICTED = 0.01  # share of items from which on it is told that equal inputs have other classes
 SHOWN = 4  # items of an example
 MANY, FEWEST_ITEMS = 20, 2
 """Classes from which on there must be so many items of one, as a mean: labels of fewer are numbers or names."""
@@ -271,6 +272,11 @@ class Classify:
                 )
             if part != "train" and (missing := [str(self.classes[one]) for one in np.flatnonzero(shares == 0)]):
                 found.append(f"the {part} part has no item of {len(missing)} classes: {', '.join(missing[:10])}")
+        if (contradicted := _contradicted(self._items.parts.values())) >= CONTRADICTED:
+            found.append(
+                f"{contradicted:.1%} of the items have another class than most with the same input: their labels "
+                f"contradict each other, and at most {1 - contradicted:.1%} can be named right"
+            )
         if self.cut:
             found.append(f"{self.cut:,} items are longer than {self.length} tokens and were cut")
         if self._of_tokens and (empty := sum(map(_without_tokens, self._items.parts.values()))):
@@ -313,6 +319,16 @@ class Classify:
                 for one, some, text in zip(batch.targets.tolist(), chances.tolist(), texts, strict=True)
             ],
         }
+
+
+def _contradicted(parts: Iterable[Items]) -> float:
+    """The share of all items that have another class than the most frequent one of items with the same input."""
+    counts: dict[bytes, Counter[int]] = {}
+    for items in parts:
+        for one, target in zip(items.hashes(), items.targets[items.chosen].tolist(), strict=True):
+            counts.setdefault(one, Counter())[target] += 1
+    agreeing = sum(max(of.values()) for of in counts.values())
+    return 1 - agreeing / sum(of.total() for of in counts.values())
 
 
 def answers_of(outputs: Tensor, inputs: Tensor, classes: int, *, padded: bool) -> Float[Tensor, "batch 1 classes"]:
