@@ -107,6 +107,17 @@ class CutsPadding(nn.Module):
         return self.logits(nn.functional.pad(found, (0, 0, 0, tokens.shape[1] - longest)))
 
 
+class Faint(nn.Module):
+    """Draw numbers inside of an LSTM, which hardly change the loss as weights begin."""
+
+    def __init__(self):
+        super().__init__()
+        self.lstm = nn.LSTM(3, 3, num_layers=2, dropout=0.5, batch_first=True)
+
+    def forward(self, x):
+        return 1e-4 * self.lstm(x)[0]
+
+
 WIDE = {**SMALL, "mixer": {**SMALL["mixer"], "heads": "full-width"}}
 GATED = {"name": "gated", "d_ff": 10, "dropout": 0.2}
 
@@ -147,6 +158,7 @@ KINDS = {
     "convolution": (lambda: Encoder(3, 3, LENGTH, d_model=WIDTH, n_layers=1, mixer="convolution"), Numbers),
     "encoder-decoder": (lambda: EncoderDecoder(WORDS, WORDS, LENGTH, **SMALL), Pairs),
     "cuts padding": (CutsPadding, Padded),
+    "faint": (Faint, Numbers),
     "batch norm": (lambda: nn.Sequential(nn.BatchNorm1d(LENGTH), nn.Linear(3, 3)), Numbers),
 }
 
