@@ -580,6 +580,24 @@ def test_chance_and_memory_are_left_to_determinism():
     assert not found(Noisy(), causal=True)
 
 
+class NeverStopping(nn.Module):
+    """Dropout in evaluation mode too, and maybe places that are chosen by chance."""
+
+    def __init__(self, layer, chooses=False):
+        super().__init__()
+        self.layer, self.chooses = layer, chooses
+
+    def forward(self, x):
+        h = self.layer(nn.functional.dropout(x, 0.2))
+        return h[:, torch.randint(x.size(1), (x.size(1),))] if self.chooses else h
+
+
+def test_dropout_that_never_stops_hides_no_leak():
+    assert "see later ones" in only_error(NeverStopping(Attention()), causal=True).message
+    assert not found(NeverStopping(Causal()), causal=True)
+    assert not found(NeverStopping(Attention(), chooses=True), causal=True)
+
+
 class LastAlone(nn.Module):
     """A causal model that returns its last position alone."""
 

@@ -668,3 +668,52 @@ class Chained(nn.Module):
 @pytest.mark.parametrize("kind", [MaskedInTraining, Chained])
 def test_what_training_alone_reads_and_what_opens_step_by_step_are_not_held_at_zero(kind):
     assert not [one for one in found(kind()) if "start at zero" in one.message]
+
+
+class Compressing(Split):
+    """Keys and values are means of so many positions."""
+
+    def __init__(self, positions):
+        super().__init__()
+        self.positions = positions
+
+    def forward(self, x):
+        padded = nn.functional.pad(x, (0, 0, 0, -x.size(1) % self.positions))
+        few = padded.unflatten(1, (-1, self.positions)).mean(2)
+        return self.attend(self.q(x), self.k(few), self.v(few))
+
+
+def test_one_key_for_all_positions_is_asked_about_where_there_are_more():
+    assert found(Compressing(48)) == []
+    assert "learn nothing" in found(Compressing(1000))[0].message
+
+
+class Looping(nn.Module):
+    """A stack of attentions."""
+
+    def __init__(self, n_layers=3, shared=True):
+        super().__init__()
+        self.n_layers = n_layers
+        self.layers = nn.ModuleList(Attention() for _ in range(1 if shared else n_layers))
+
+    def forward(self, x):
+        for index in range(self.n_layers):
+            x = self.layers[index % len(self.layers)](x)
+        return x
+
+
+class Declared(Looping):
+    """All layers share their weights."""
+
+
+def of_layers(kind, **given):
+    return list(check_dead_parts(examine(kind(**given), lambda changes: kind(**(given | changes)))))
+
+
+def test_one_layer_in_the_place_of_all_that_are_asked_for_is_a_warning():
+    (finding,) = of_layers(Looping)
+    assert (finding.severity, finding.accepted) == ("warning", False)
+    assert "'layers.0' is called in a loop for every layer that `n_layers` asks for" in finding.message
+    assert accepted(of_layers(Declared)) == [True]
+    assert not of_layers(Looping, shared=False)
+    assert not of_layers(Looping, n_layers=1)

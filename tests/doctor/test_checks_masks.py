@@ -157,6 +157,17 @@ class Misspelled(Attention):
         return scores if mask is None else scores.mask_fill(~mask, -1e9)
 
 
+class OfTwoTypes(Attention):
+    def mask(self, scores, mask):
+        return scores if mask is None else (scores + (1 - mask) * -1e9).masked_fill(1 - mask, -1e9)
+
+
+def test_a_mask_that_must_be_numbers_here_and_bool_there_is_an_error():
+    (finding,) = found(OfTwoTypes())
+    assert (finding.severity, "no call with `mask` runs" in finding.message) == ("error", True)
+    assert "bool tensor" in finding.evidence
+
+
 class OfItsOwn(Attention):
     def mask(self, scores, mask):
         return scores if mask is None else scores.masked_fill(~mask.table, -1e9)

@@ -12,6 +12,7 @@ from torch import nn
 from attnlab.doctor.influence.padded import lengths_of, real_positions, telling
 from attnlab.doctor.influence.padding import check_padding
 from attnlab.strangers.calling.masking import LENGTHS, Masking
+from attnlab.strangers.calling.sources import Argument
 
 ADDED = replace(KEYS, encoding="float, 0 or -inf added to the scores", declared="True keeps", declared_by="its name")
 LENGTH_EACH = Masking("mask", "keys", LENGTHS, "(batch)")
@@ -351,3 +352,39 @@ class Unread(nn.Module):
 
 def test_padding_of_a_mixer_whose_mask_has_no_effect_is_no_error():
     assert severities(found(Unread(), masks=(replace(KEYS, obeyed=False),))) == ["warning"]
+
+
+class Translating(nn.Module):
+    """Words that look at others; 0 is padding."""
+
+    def __init__(self, masked):
+        super().__init__()
+        self.embed, self.masked = nn.Embedding(VOCAB, D, padding_idx=0), masked
+        self.read = nn.MultiheadAttention(D, HEADS, batch_first=True)
+
+    def forward(self, source, target):
+        h, memory = self.embed(target), self.embed(source)
+        return h + self.read(h, memory, memory, key_padding_mask=source == 0 if self.masked else None)[0]
+
+
+class OfSeven(Translating):
+    """Wants as many words to look at as it was built for."""
+
+    def forward(self, source, target):
+        return super().forward(source, target) + 0 * source.view(-1, 7).sum()
+
+
+class Told(Translating):
+    def forward(self, source, target, source_mask=None):
+        return super().forward(source, target)
+
+
+@pytest.mark.parametrize(
+    ("kind", "masked", "wrong"),
+    [(Translating, False, 1), (Translating, True, 0), (Told, False, 0), (OfSeven, False, 0)],
+)
+def test_padding_tokens_that_are_looked_at_are_found(kind, masked, wrong):
+    given = (Argument("source", "memory tokens", by_name=False, value=VOCAB), Argument("target", "x"))
+    exam = examine(kind(masked), **TOKENS)
+    findings = list(check_padding(exam.relying_on(replace(exam.convention, arguments=given))))
+    assert ["3 padding tokens at the end of `source`" in one.evidence for one in findings] == [True] * wrong

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from tests.doctor.little import Base, examined
@@ -437,3 +439,27 @@ def test_a_scale_that_is_an_argument_is_for_the_caller_to_choose():
     (found,) = check_scale(examined(ScaleGiven))
     assert (found.severity, found.accepted) == ("error", True)
     assert '"scale=1.0"' in found.evidence
+
+
+class ByLengthToo(Base):
+    """Scaled rightly for heads of every size, at one length alone."""
+
+    power = -0.5
+
+    def scores(self, q, k):
+        return super().scores(q, k) * (k.shape[-2] / 11) ** self.power
+
+
+class ByItsLogarithm(ByLengthToo):
+    """Scores grow with the logarithm of the length, so that long sequences do not blur."""
+
+    def scores(self, q, k):
+        return Base.scores(self, q, k) * math.log(k.shape[-2])
+
+
+def test_scores_that_shrink_with_the_length_of_the_sequence_are_an_error():
+    (finding,) = check_scale(examined(ByLengthToo, length=11))
+    assert (finding.severity, "scaled by the length of the sequence" in finding.message) == ("error", True)
+    assert "to the power -0.5" in finding.evidence
+    assert not list(check_scale(examined(ByItsLogarithm, length=11)))
+    assert not list(check_scale(examined(ByLengthToo, length=11, any_length=False)))

@@ -385,3 +385,40 @@ def test_a_skip_that_the_repository_puts_around_is_not_missing_inside(tmp_path):
     assert "residual" in {finding.check for finding in doctor(f"{tmp_path}/mine.py:Mine").errors}
     (tmp_path / "encoder.py").write_text(AROUND)
     assert not doctor(f"{tmp_path}/mine.py:Mine").errors
+
+
+class Gated(nn.Module):
+    """Attention whose outputs a gate weighs, as retention does; the block around it adds them to its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.attention, self.gate, self.out = Attention(), nn.Linear(D, D), nn.Linear(D, D)
+        self.norm = nn.LayerNorm(D)
+
+    def forward(self, x):
+        return self.out(F.silu(self.gate(x)) * self.norm(self.attention(x)))
+
+
+class GatedFeedForward(Gated):
+    """Attention, and a feed-forward both factors of which come of what was attended to."""
+
+    def forward(self, x):
+        h = self.norm(self.attention(x))
+        return self.out(F.silu(self.gate(h)) * h)
+
+
+class AttentionWithFFN(Parts):
+    """A block that is named after its last part, whose skip starts behind a norm."""
+
+    def forward(self, x):
+        n = self.n1(x)
+        h = self.n2(n + self.a(n))
+        return h + self.f(h)
+
+
+def test_a_gate_over_an_attention_is_no_feed_forward_and_a_name_none_where_it_attends():
+    assert list(check_residual(examine(Gated(), kind="block"))) == []
+    (missing,) = check_residual(examine(GatedFeedForward(), kind="block"))
+    assert (missing.severity, "no identity path" in missing.message) == ("error", True)
+    (finding,) = check_residual(examine(AttentionWithFFN(None), kind="block"))
+    assert (finding.severity, "starts behind the norm (n1)" in finding.message) == ("warning", True)

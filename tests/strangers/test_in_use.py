@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from attnlab.strangers.calling.sources import Kept, Situation
+from attnlab.strangers.calling.sources import HANDED_ON, Kept, Situation
 from attnlab.strangers.patient import Patient
 from attnlab.strangers.trying.interview import interview
 
@@ -144,3 +144,39 @@ def test_of_several_tensors_that_are_handed_on_the_one_that_counts_is_the_input(
     first, second = torch.randn(2, 3, convention.length, WIDTH)
     part = LastLayer()
     assert not torch.equal(convention.call(part, first), convention.call(part, second))
+
+
+class Beginning(Whole):
+    """Hands on a state that starts at zero."""
+
+    def forward(self, tokens):
+        return self.part(self.embed(tokens), [torch.zeros(len(tokens), 7, 2), 4])
+
+
+class Unmasked(nn.Module):
+    """Hands on a mask of zeros, which hides nothing."""
+
+    def __init__(self):
+        super().__init__()
+        self.part = Adding()
+
+    def forward(self, x):
+        return self.part(x, told=torch.zeros(len(x), 7, 2), mask=torch.zeros(x.size(1), x.size(1)))
+
+
+class Adding(Part):
+    def forward(self, x, *, told, mask):
+        return super().forward(x + mask.sum(), [told, 4])
+
+
+def test_zeros_in_a_mask_stay_zeros():
+    whole = Patient("Whole", Unmasked(), None, {}, "", "")
+    convention = interview(Patient("Part", Adding(), None, {}, "", "", whole=lambda: whole))
+    kept = {one.parameter: one.value.value for one in convention.arguments if one.source == HANDED_ON}
+    assert {name: bool(value.any()) for name, value in kept.items()} == {"told": True, "mask": False}
+
+
+def test_a_state_that_starts_at_zero_is_given_as_one_that_has_begun():
+    module = Part()
+    interview(patient(Beginning)).call(module, torch.randn(BATCH, LENGTH, WIDTH))
+    assert module.given[0].all()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -1211,3 +1213,46 @@ def test_vectors_of_so_many_pairs_that_they_take_long_are_not_made(monkeypatch):
     monkeypatch.setattr(adapting, "_MOST_OF_PAIRS", WIDTH)
     with pytest.raises(ModuleError, match="edges"):
         asked(OfPairs())
+
+
+class ToldItsMode(nn.Module):
+    """Is told whether it is trained, as its parts are not asked."""
+
+    def __init__(self):
+        super().__init__()
+        self.map, self.told = nn.Linear(WIDTH, WIDTH), []
+
+    def forward(self, x, training):
+        self.told.append(training)
+        return self.map(nn.functional.dropout(x, 0.5, training))
+
+
+def test_what_asks_for_its_mode_is_told_it():
+    convention, module = asked(ToldItsMode()), ToldItsMode()
+    assert "training=whether it is in training mode" in convention.assumptions["called as"]
+    for training in (True, False):
+        convention.call(module.train(training), torch.randn(3, 5, WIDTH))
+    assert module.told == [True, False]
+
+
+class OfSquares(nn.Module):
+    """Attention of three sequences in a list, each of which is a square for its convolution."""
+
+    def __init__(self):
+        super().__init__()
+        self.maps = nn.ModuleList(nn.Conv2d(WIDTH, WIDTH, 1) for _ in range(3))
+
+    def square(self, x, number):
+        batch, length, _ = x.shape
+        side = math.isqrt(length)
+        return self.maps[number](x.mT.reshape(batch, WIDTH, side, length // side)).flatten(2).mT
+
+    def forward(self, x):
+        q, k, v = (self.square(one, number) for number, one in enumerate((x[0], x[1], x[2])))
+        return (q @ k.mT / WIDTH**0.5).softmax(-1) @ v
+
+
+def test_what_is_taken_apart_is_no_image_though_it_holds_convolutions():
+    convention = asked(OfSquares())
+    assert convention.assumptions["called as"] == "forward(x=a tuple with the input in every place)"
+    assert convention.layout == "batch-first"

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import copy
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from attnlab.strangers.loading.repository import files_around, trees_with
 from attnlab.strangers.loading.sizes import supposed, usual
@@ -74,6 +76,17 @@ def test_settings_are_found_where_programs_keep_them(top, file, text, expected):
     assert {name: found.get(name) for name in expected} == expected
 
 
+def test_zero_in_the_place_of_what_a_program_counts_is_no_value(top):
+    (top / "run.yaml").write_text("n_items: 0\nn_users: 0\nwidth: 7\n")
+    (top / "train.py").write_text("def train(cfg, items):\n    cfg.n_items = len(items)\n    cfg.width = f()\n")
+    found = settings_of(of(top))
+    assert {name: found.get(name) for name in ("n_items", "n_users", "width")} == {
+        "n_items": None,
+        "n_users": 0,
+        "width": 7,
+    }
+
+
 def test_a_table_of_settings_answers_by_attribute_also_for_what_another_file_sets(top):
     (top / "run.yaml").write_text("MODEL:\n  SPEC:\n    width: 7\n")
     (top / "defaults.py").write_text("config.MODEL.CLASSES = 10\n")
@@ -104,6 +117,11 @@ def test_what_ends_in_a_word_for_a_size_is_a_whole_number():
         4,
         "gelu",
     ]
+
+
+def test_what_may_be_a_word_or_a_function_is_a_function():
+    assert usual("activation", str | Callable[[int], int]) is torch.nn.functional.gelu
+    assert usual("activation", str) == "gelu"
 
 
 def test_a_width_that_nothing_names_is_that_of_a_model():

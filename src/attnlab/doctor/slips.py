@@ -1,4 +1,4 @@
-"""Masks that nothing can be given, as the code that is for them names what does not exist."""
+"""Masks that nothing can be given: their code names what does not exist, or wants numbers here and True there."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ from attnlab.strangers.calling.masking import KEY_SHAPES, SHAPES, Masking
 from attnlab.strangers.calling.roles import roles_of
 
 _ENCODING = "bool, True = may attend"
+_OF_NUMBERS = "int, 1 = may attend"
+_NO_BOOL = "with a bool tensor is not supported"
+_ONLY_BOOL = "only supports boolean masks"
+"""What torch says of `1 - mask`, and of `scores.masked_fill(mask, value)`, where a mask is of the other type."""
+
 _ALIKE = 0.8  # of two names: mask_fill and masked_fill have 0.9, mask and masked_fill 0.53
 
 
@@ -25,7 +30,7 @@ class Slip:
     """Hold a mask argument, and what its code names wrongly."""
 
     mask: str  # the argument
-    name: str  # what does not exist
+    name: str  # what does not exist; nothing where one type is wanted here and another there
     raised: str  # what a call with a mask raises, in words
 
 
@@ -36,20 +41,40 @@ def slips(exam: Examination) -> Iterator[Slip]:
         if one.role in ("mask", "key mask") and one.name not in given:
             pairs = [Masking(one.name, "pairs", _ENCODING, shape, required=True) for shape in SHAPES]
             keys = [Masking(one.name, "keys", _ENCODING, shape, required=True) for shape in KEY_SHAPES]
-            tried = (_slip(exam, masking) for masking in (*pairs, *keys))
+            tried = (_slip(exam, masking) or _wants_both(exam, masking) for masking in (*pairs, *keys))
             yield from [slip for slip in tried if slip is not None][:1]
 
 
 def _slip(exam: Examination, masking: Masking) -> Slip | None:
     """What a call with a mask names wrongly, None where it names nothing wrongly."""
+    error = _raised_with(exam, masking)
+    cause = None if error is None else error.__cause__
+    if isinstance(cause, NameError) or (isinstance(cause, AttributeError) and _is_misspelled(cause)):
+        return Slip(masking.parameter, str(cause.name), _in_words(error))
+    return None
+
+
+def _wants_both(exam: Examination, masking: Masking) -> Slip | None:
+    """What calls with a mask raise, where torch wants numbers of one line and True or False of another."""
+    raised = [_raised_with(exam, replace(masking, encoding=encoding)) for encoding in (_ENCODING, _OF_NUMBERS)]
+    words = [_in_words(error) for error in raised]
+    if _NO_BOOL in words[0] and _ONLY_BOOL in words[1]:
+        return Slip(masking.parameter, "", f"{words[0]}; of a mask of numbers {words[1]}")
+    return None
+
+
+def _raised_with(exam: Examination, masking: Masking) -> ModuleError | None:
+    """What a call with a mask raises, None where it runs."""
     told = exam.relying_on(replace(exam.convention, masks=(*exam.convention.masks, masking)))
     try:
         told.run(told.inputs(), module=told.fresh())
     except ModuleError as error:
-        cause, raised = error.__cause__, str(error).partition(" raised ")[2]
-        if isinstance(cause, NameError) or (isinstance(cause, AttributeError) and _is_misspelled(cause)):
-            return Slip(masking.parameter, str(cause.name), raised)
+        return error
     return None
+
+
+def _in_words(error: ModuleError | None) -> str:
+    return str(error).partition(" raised ")[2]
 
 
 def _is_misspelled(error: AttributeError) -> bool:

@@ -9,12 +9,14 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from attnlab.core.constructors import named, signature_of
 from attnlab.core.errors import AttnlabError, ModuleError
 from attnlab.doctor.examination import Examination, accepted_by
 from attnlab.doctor.findings import Finding, FindingText
@@ -34,8 +36,8 @@ from attnlab.doctor.measures.participation import (
 )
 from attnlab.doctor.measures.unregistered import Unregistered, lasting_tensors, untrained
 from attnlab.inspection.tape.attentions import attentions
-from attnlab.inspection.tape.tape import Tape
-from attnlab.strangers.calling.sources import OTHER_MEMORIES
+from attnlab.inspection.tape.tape import ModuleCall, Tape
+from attnlab.strangers.calling.sources import OTHER_MEMORIES, is_same
 from attnlab.strangers.loading.mentions import SWITCHED, only_copied, use_of
 from attnlab.strangers.said.source import is_handed_on_unread, names_read, nodes_of
 from attnlab.strangers.said.topics import said_unused
@@ -64,6 +66,7 @@ _ROLES = {
 }
 _DETACH = "PyTorch documentation, torch.Tensor.detach and 'Autograd mechanics'"
 _REFORMER = "Kitaev 2020 (Reformer), arXiv:2001.04451, section 2: shared q and k are a choice, with a price"
+_ALBERT = "Lan 2020 (ALBERT), arXiv:1909.11942, section 3.1; Dehghani 2019, arXiv:1807.03819"
 
 TEXTS: Mapping[str, FindingText] = {
     "unregistered": FindingText(
@@ -178,7 +181,13 @@ TEXTS: Mapping[str, FindingText] = {
         "warning",
         "{names} are one and the same module: the layers share all their weights.",
         "build each one anew: nn.ModuleList([Block() for _ in range(n)]); if it is meant, say so in the docstring",
-        "Lan 2020 (ALBERT), arXiv:1909.11942, section 3.1; Dehghani 2019, arXiv:1807.03819",
+        _ALBERT,
+    ),
+    "looped": FindingText(
+        "warning",
+        "'{name}' is called in a loop for every layer that `{count}` asks for: all layers share its weights.",
+        "build each one anew: nn.ModuleList([Block() for _ in range(n)]); if it is meant, say so in the docstring",
+        _ALBERT,
     ),
 }
 """What -> its text; braces are filled with what was measured."""
@@ -540,3 +549,37 @@ def _repeated(exam: Examination) -> Iterator[Finding]:
         evidence += f" {len(inputs)} times{' with the same input' if same else ''}"
         found = [TEXTS["same result" if same else "same layers"].finding(ID, evidence, {"names": " and ".join(shown)})]
         yield from exam.as_meant(exam.as_meant(found, "shared parts"), "one projection of queries and keys")
+    yield from exam.as_meant(_looped(exam), "shared parts")
+
+
+def _looped(exam: Examination) -> Iterator[Finding]:
+    """A warning for one module that is called as many times in a row as an argument asks for layers."""
+    calls: dict[str, list[ModuleCall]] = defaultdict(list)
+    for call in exam.usual_tape.calls:
+        if call.given and call.returned:
+            calls[call.name].append(call)
+    usual = {name: one.default for name, one in signature_of(type(exam.patient.module)).items()}
+    sizes = {**usual, **exam.patient.arguments}
+    for name, made in calls.items():
+        in_a_row = all(_hands_on(one, other) for one, other in pairwise(made))
+        counted = [word for word in named("n_layers", sizes) if sizes[word] == len(made) > 1]
+        if in_a_row and counted and not _adds_parameters(exam, {counted[0]: len(made) + 1}):
+            evidence = f"called {len(made)} times, each on what the one before gave"
+            evidence += f"; {counted[0]}={len(made) + 1} adds no parameter"
+            yield TEXTS["looped"].finding(ID, evidence, {"name": name, "count": counted[0]})
+            return
+
+
+def _hands_on(one: ModuleCall, other: ModuleCall) -> bool:
+    """Whether a call is given what another returned."""
+    return any(is_same(given, returned) for given in other.given for returned in one.returned)
+
+
+def _adds_parameters(exam: Examination, changes: Mapping[str, int]) -> bool:
+    """Whether an instance with other arguments has more parameters, or cannot be built."""
+    usual, other = exam.patient.module, exam.another(changes)
+    return other is None or _size(other) > _size(usual)
+
+
+def _size(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())

@@ -14,7 +14,7 @@ from attnlab.core.constructors import named
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding, Severity
-from attnlab.doctor.measures.logit_size import LogitSize, logit_sizes
+from attnlab.doctor.measures.logit_size import LogitSize, factors_of, logit_sizes
 from attnlab.strangers.calling.layouts import IMAGES
 
 _ID = "scale"
@@ -26,6 +26,7 @@ _FEWEST_SIZES = 3  # through two points goes any line
 _SPREAD = 3.9  # the largest size must be about four times the smallest, for a slope to mean anything
 _STARTS = 3  # random starts, over which a slope in doubt is averaged
 _SATURATING = 5.0  # std of logits: of 11 keys the largest holds four fifths of the weight on average
+_TIMES_LONGER = 4
 _LIKE = 0.1  # two factors are alike if their logarithms differ by less
 
 _VARIATIONS: tuple[tuple[str, tuple[int, ...]], ...] = (
@@ -78,6 +79,7 @@ def _judged(exam: Examination) -> Iterator[Finding]:
     else:
         off = slopes.off and not _right_for_one_head(slopes, found[0])
         wrong = [_error(exam, found[0], slopes)] if off else []
+    wrong = wrong or list(_by_length(exam))
     yield from wrong or _one_head(exam, found[0], slopes)
     if not wrong:
         yield from _saturated(exam, found[0])
@@ -277,6 +279,31 @@ def _by_factor(exam: Examination, logits: LogitSize) -> Iterator[Finding]:
         f" {logits.std:.3g}; the factor is {_factors(logits)}"
     )
     yield _finding(exam, logits, evidence, grows=logits.relative > 1 or kind == "width")
+
+
+def _by_length(exam: Examination) -> Iterator[Finding]:
+    """An error for products that are multiplied by less in a longer sequence."""
+    short = exam.convention.length
+    long = min(_TIMES_LONGER * short, exam.convention.longest or _TIMES_LONGER * short)
+    if not exam.convention.any_length or long < 2 * short:
+        return
+    try:
+        tapes = [exam.tape(exam.inputs(length=length)) for length in (short, long)]
+    except ModuleError:
+        return
+    sizes = zip(tapes, (short, long), strict=True)
+    found = [factors_of(tape, replace(exam.convention, length=length)) for tape, length in sizes]
+    if not all(found) or len(found[0]) != len(found[1]):
+        return
+    slopes = [_line((short, long), pair)[0] for pair in zip(*found, strict=True)]
+    worst = min(range(len(slopes)), key=lambda index: slopes[index])
+    if slopes[worst] < -_TOLERATED:
+        evidence = (
+            f"products of queries and keys are multiplied by {found[0][worst]:.3g} at length {short} and by"
+            f" {found[1][worst]:.3g} at length {long}: by the length to the power {slopes[worst]:.2g}"
+        )
+        message = "the scores are scaled by the length of the sequence: the longer it is, the less attention chooses."
+        yield Finding(_ID, "error", message, evidence, "scale by d_head ** -0.5, with d_head = q.size(-1)", _SOURCE)
 
 
 def _one_head(exam: Examination, logits: LogitSize, slopes: Slopes | None) -> Iterator[Finding]:

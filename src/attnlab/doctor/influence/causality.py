@@ -24,7 +24,7 @@ from attnlab.doctor.influence.influence import (
 )
 from attnlab.doctor.influence.logits import HUGE_LOGIT, LARGE_LOGIT, enlarging
 from attnlab.doctor.influence.masks import as_declared
-from attnlab.doctor.influence.steady import is_steady, same_course
+from attnlab.doctor.influence.steady import draws_alike, is_steady, same_course
 from attnlab.doctor.leaking_parts import parts_that_see_ahead, without_sight_ahead
 from attnlab.inspection.tape.attentions import attentions
 
@@ -137,7 +137,8 @@ TEXTS: Mapping[str, FindingText] = {
 
 def check_causality(exam: Examination) -> Iterator[Finding]:
     """Replace positions one by one and all later ones, and compare which outputs change."""
-    if exam.convention.length < 3 or not is_steady(exam) or of_samples(exam).ratio:
+    steady = is_steady(exam) or draws_alike(exam)
+    if exam.convention.length < 3 or not steady or of_samples(exam).ratio:
         return  # where samples meet, what is later in one is seen in another
     if exam.convention.pooled:
         yield from _behind_the_last_position(exam)
@@ -305,8 +306,8 @@ def _is_strict(weights: Tensor, length: int) -> bool:
 
 def _depends_on_what_follows(exam: Examination) -> Iterator[Finding]:
     """A warning if outputs change with the number of later positions, whatever they hold."""
-    if not exam.convention.any_length:
-        return
+    if not exam.convention.any_length or not is_steady(exam):
+        return  # of other lengths chance draws other numbers
     x = exam.inputs()
     cut = x.size(1) // 2 + 1
     try:

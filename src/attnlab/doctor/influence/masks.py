@@ -60,6 +60,12 @@ TEXTS: Mapping[str, FindingText] = {
         "correct the name, and call it with a mask in a test",
         _CONVENTIONS,
     ),
+    "of two types": FindingText(
+        "error",
+        "no call with `{mask}` runs: its code wants numbers in one place and True or False in another.",
+        "make it one of them at the start, `{mask} = {mask}.bool()`, invert it by `~`, and test it with a mask",
+        "PyTorch documentation, Tensor.masked_fill: the mask is a BoolTensor, which `1 - mask` refuses since torch 1.2",
+    ),
     "hides nothing": FindingText(
         "error",
         "`{mask}` hides no key from the queries, whichever value is taken for hidden.",
@@ -108,7 +114,8 @@ TEXTS: Mapping[str, FindingText] = {
 def check_mask_polarity(exam: Examination) -> Iterator[Finding]:
     """Hide a position by each mask argument, and compare what its values do with what they are said to do."""
     for slip in slips(exam):
-        yield TEXTS["misspelled"].finding(_POLARITY, f"it raises {slip.raised}", {"mask": slip.mask, "name": slip.name})
+        text, words = TEXTS["misspelled" if slip.name else "of two types"], {"mask": slip.mask, "name": slip.name}
+        yield text.finding(_POLARITY, f"it raises {slip.raised}", words)
     yield from _indispensable(exam)
     undeclared = yield from _judged(exam, exam)
     if exam.of_memory is not None:

@@ -9,6 +9,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.differences import Leakage, deviation, difference, largest, size_of
@@ -18,6 +19,8 @@ from attnlab.doctor.influence.masks import as_declared, has_effect
 from attnlab.doctor.influence.padded import FILLED, Side, lengths_of, real_positions, telling
 from attnlab.doctor.influence.steady import is_steady
 from attnlab.inspection.tape.attentions import attentions
+from attnlab.strangers.calling.roles import roles_of
+from attnlab.strangers.calling.sources import MEMORY_LENGTH, Argument, laid_out
 from attnlab.strangers.said.topics import declared
 
 _ID = "padding"
@@ -81,7 +84,8 @@ def _judged(exam: Examination) -> Iterator[Finding]:
     elif exam.convention.takes == "tokens" and exam.convention.any_length:
         pad = _pad_token(exam)
         if pad is not None:
-            yield from _said(exam, list(_by_pad_tokens(exam, pad)), f"the padding token {pad}")
+            changes = [*_by_pad_tokens(exam, pad), *_by_pad_tokens_looked_at(exam, pad)]
+            yield from _said(exam, changes, f"the padding token {pad}")
 
 
 @final
@@ -222,6 +226,30 @@ def _by_pad_tokens(exam: Examination, pad: int) -> Iterator[_Change]:
     apart = _apart(exam, plain, output, short) if exam.convention.pooled else deviation(plain, output[:, :short])
     if apart and not (exam.convention.pooled and _hidden_in_front(exam, pad)):
         yield _Change(f"{FILLED} padding tokens at the end", apart, "of the largest output", of_content=False)
+
+
+def _by_pad_tokens_looked_at(exam: Examination, pad: int) -> Iterator[_Change]:
+    """What happens when padding tokens are added to tokens that are looked at, and no mask can tell of them."""
+    if any(one.role.endswith("mask") or one.role == "lengths" for one in roles_of(exam.patient.module)):
+        return
+    for looked_at in (one for one in exam.convention.arguments if one.source == "memory tokens"):
+        real = (pad + 1 + torch.arange(MEMORY_LENGTH) % max(1, (looked_at.value or 2) - 1)) % (looked_at.value or 2)
+        padded = torch.cat([real, torch.full((FILLED,), pad)])
+        try:
+            apart = deviation(*(_looking_at(exam, looked_at, tokens) for tokens in (real, padded)))
+        except ModuleError:  # it wants so many
+            continue
+        if apart:
+            done = f"{FILLED} padding tokens at the end of `{looked_at.parameter}`"
+            yield _Change(done, apart, "of the largest output", of_content=False)
+
+
+def _looking_at(exam: Examination, changed: Argument, tokens: Tensor) -> Tensor:
+    """The output with tokens of one's choice in the place of one argument, the same for every sample."""
+    value = laid_out(tokens.expand(BATCH, -1), exam.convention.layout)
+    constant = replace(changed, source="constant", value=value)
+    arguments = tuple(constant if one is changed else one for one in exam.convention.arguments)
+    return exam.relying_on(replace(exam.convention, arguments=arguments)).run(exam.inputs())
 
 
 def _hidden_in_front(exam: Examination, pad: int) -> bool:

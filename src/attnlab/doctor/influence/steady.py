@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
 
 import torch
@@ -11,6 +12,10 @@ from torch import Tensor, nn
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.influence.differences import deviation
 from attnlab.strangers.containment import random_states_kept, seed_all
+
+_RANDOM = re.compile(r"bernoulli|dropout|rand|normal_|uniform_|multinomial|exponential_")
+_OF_DROPOUT = frozenset(["bernoulli", "native_dropout"])
+"""Operations of chance, and those that dropout is made of."""
 
 
 @contextlib.contextmanager
@@ -45,6 +50,20 @@ def is_steady(exam: Examination) -> bool:
     before = call_seeded(exam, exam.eval_module, x, 1)
     call_seeded(exam, exam.eval_module, exam.inputs(seed=1), 1)
     return not deviation(before, call_seeded(exam, exam.eval_module, x, 2))
+
+
+def draws_alike(exam: Examination) -> bool:
+    """Whether calls under one random state differ by what they are given alone, as where dropout never stops.
+
+    What chooses by chance, as tokens to sample, may choose by what it is given, too.
+    """
+    random = {event.call.rstrip("_") for event in exam.usual_tape.events if _RANDOM.search(event.call)}
+    if not random <= _OF_DROPOUT:
+        return False
+    module, x, other = exam.eval_module, exam.inputs(), exam.inputs(seed=1)
+    before = exam.run(x, module=module)
+    exam.run(other, module=module)
+    return not deviation(before, exam.run(x, module=module)) and same_course(exam, module, other)
 
 
 def is_steady_when_fresh(exam: Examination) -> bool:

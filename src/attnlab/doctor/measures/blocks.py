@@ -53,6 +53,9 @@ MATRICES = frozenset((
 ))  # fmt: skip
 """Products with matrices."""
 
+PRODUCTS = frozenset(("baddbmm", "bmm"))
+"""Those of two tensors that were computed, where neither is a parameter."""
+
 
 @final
 @dataclass(frozen=True)
@@ -105,7 +108,9 @@ def _is_asked(exam: Examination, found: TracedBlock) -> bool:
         return True
     recurrent = any(isinstance(part, nn.RNNBase) for part in found.module.modules())  # whose state carries on
     mixes = _mixes(found, exam.convention.d_in)
-    is_part = recurrent or _FEEDFORWARD.search(type(found.module).__name__) is not None or not mixes
+    attends = any("softmax" in event.call for event in found.tape.events)
+    named = _FEEDFORWARD.search(type(found.module).__name__) is not None and not attends
+    is_part = recurrent or named or not mixes
     if exam.convention.kind == "block" and has_feedforward(found.tape) and not is_part:
         return True
     return _adds_below_a_bend(found)
@@ -223,8 +228,24 @@ def _like(returned: Any, start: Tensor) -> Tensor | None:
 
 
 def has_feedforward(tape: Tape) -> bool:
-    """Whether a non-linearity stands behind one product with a matrix and before another."""
-    return any(_between_matrices(tape, event.index) for event in tape.events if event.call.rstrip("_") in BENDS)
+    """Whether a non-linearity stands behind one product with a matrix and before another, and is no gate."""
+    bends = (event.index for event in tape.events if event.call.rstrip("_") in BENDS)
+    return any(_between_matrices(tape, index) and not _is_gate(tape, index) for index in bends)
+
+
+def _is_gate(tape: Tape, index: int) -> bool:
+    """Whether a non-linearity weighs what was mixed beside it: ``silu(gate(x)) * attention(x)``.
+
+    Both factors of a gated feed-forward come of the same vectors, which were mixed before.
+    """
+    behind, before = {index, *tape.descendants(index)}, tape.ancestors(index)
+    for event in (tape.events[at] for at in behind):
+        beside = {parent for parent in event.parents if parent is not None} - behind
+        if event.call.rstrip("_") == "mul" and beside:
+            own = beside.union(*map(tape.ancestors, beside)) - before
+            if any(tape.events[at].call in PRODUCTS and not any(tape.events[at].parameters) for at in own):
+                return True
+    return False
 
 
 def _between_matrices(tape: Tape, index: int) -> bool:

@@ -62,6 +62,13 @@ def logit_sizes(tape: Tape, convention: Convention) -> list[LogitSize]:
     return [replace(size, n_heads=_beside(size, projected, found)) for size, projected in found]
 
 
+def factors_of(tape: Tape, convention: Convention) -> list[float]:
+    """What the products of each attention of positions are multiplied by on their way to its softmax."""
+    found = (one for one in attentions(tape, convention) if one.along == "positions" and one.softmaxes)
+    sizes = [(_std_of_products(tape, one), _products(one)) for one in found]
+    return [std / _size(made) for std, made in sizes if std is not None and made is not None and _size(made)]
+
+
 def _beside(size: LogitSize, projected: Tensor | None, found: Sequence[tuple[LogitSize, Tensor | None]]) -> int:
     """The number of heads that are projected from one tensor to one size, each in a module of its own or together."""
     if projected is None:
@@ -136,13 +143,24 @@ def _std_at(tape: Tape, events: Sequence[Event], operand: Operand) -> float:
 
 def _coherence(attention: TapedAttention) -> float:
     """How large the products of queries and keys are, by those of independent vectors of their size."""
+    q, k, products = attention.q, attention.k, _products(attention)
+    if q is None or k is None or products is None:
+        return 1.0
+    return max(_SMALLEST, _size(products)) / max(_SMALLEST, _size(q) * _size(k) * q.size(3) ** 0.5)
+
+
+def _products(attention: TapedAttention) -> Tensor | None:
+    """The products of queries and keys, without those of a position with itself."""
     q, k = attention.q, attention.k
     if q is None or k is None or q.shape[:2] != k.shape[:2] or q.size(3) != k.size(3):
-        return 1.0
-    products = q.double() @ k.double().mT  # (batch, heads, q_len, k_len)
-    if q.size(2) == k.size(2):  # where q and k are one, a position's product with itself is no random one
-        products = products[:, :, ~torch.eye(q.size(2), dtype=torch.bool)]
-    return max(_SMALLEST, _size(products)) / max(_SMALLEST, _size(q) * _size(k) * q.size(3) ** 0.5)
+        return None
+    return _off_diagonal(q.double() @ k.double().mT)
+
+
+def _off_diagonal(products: Tensor) -> Tensor:
+    """Products without those of a position with itself: where queries and keys are one, they are no random ones."""
+    square = products.shape[2] == products.shape[3]
+    return products[:, :, ~torch.eye(products.shape[2], dtype=torch.bool)] if square else products
 
 
 def _size(tensor: Tensor) -> float:
@@ -159,9 +177,7 @@ def _std_of_products(
     signs: list[dict[int, Callable[[Tensor], Tensor]]] = [{}, {attention.products_index: torch.neg}]
     replays = [replay(tape, {**(changes or {}), **sign}, until=scores[0]) for sign in signs]
     plus, minus = (events[scores[0]].inputs[scores[1]].flatten()[places] for events in replays)
-    part = (plus - minus) / 2
-    if part.shape[2] == part.shape[3]:  # where q and k are one, a position's product with itself is no random one
-        part = part[:, :, ~torch.eye(part.shape[2], dtype=torch.bool)]
+    part = _off_diagonal((plus - minus) / 2)
     part = part[torch.isfinite(part) & (part != 0)]
     return _size(part) if part.numel() else None
 

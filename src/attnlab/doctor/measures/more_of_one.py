@@ -11,6 +11,7 @@ from attnlab.core.errors import AttnlabError
 from attnlab.doctor.examination import Examination
 from attnlab.strangers.trying.interview import interview
 
+_LONG = 67  # positions: of what makes one key of many there are several
 _SEVERAL = 3
 _COUNTED = 2  # a window of two divides the usual sides of images
 
@@ -18,9 +19,13 @@ _COUNTED = 2  # a window of two divides the usual sides of images
 def of_more(exam: Examination) -> Iterator[tuple[str, Examination]]:
     """Yield examinations with several of something, and the argument that is 1 otherwise; nothing for the input.
 
-    The input is made several times as wide, as where its last axis holds groups of features.
+    The input is made longer, as where one key stands for many positions, and several times as wide, as where its last
+    axis holds groups of features.
     """
     convention = exam.convention
+    longer = min(_LONG, convention.longest or _LONG)
+    if convention.any_length and longer > convention.length:
+        yield "", exam.relying_on(replace(convention, length=longer))
     if convention.takes == "embeddings":
         yield "", exam.relying_on(replace(convention, d_in=_SEVERAL * convention.d_in))
     given = {name: one.default for name, one in signature_of(type(exam.patient.module)).items()}

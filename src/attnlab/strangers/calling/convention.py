@@ -209,7 +209,8 @@ class Convention:
             ]
             return tree_map(_joined, *samples)
         x = self._with_padding(x, padding)
-        at = Situation(x, self.layout, _floating_dtype(x, module), memory, self.padded_see_themselves)
+        dtype, sees = _floating_dtype(x, module), self.padded_see_themselves
+        at = Situation(x, self.layout, dtype, memory, training=module.training, padded_see_themselves=sees)
         arguments = [one for one in self.arguments if memory is not None or one.source != "memory if given"]
         arguments = arguments or [Argument("", "x", by_name=False)]
         positional = [SOURCES[one.source](at, one.value) for one in arguments if not one.by_name]

@@ -28,7 +28,8 @@ from attnlab.strangers.said.source import computed_with, nodes_of, source_of, so
 
 _PIECES: dict[str, str] = {
     "flag": "causal autoregressive",
-    "off": "return need verbose debug training train",
+    "mode": "training train",
+    "off": "return need verbose debug",
     "lengths": "lengths lens xlen valid",
     "start": "start offset step",
     "length": "len seqlen length",
@@ -453,6 +454,7 @@ def _choice(one: Parameter, index: int, *, d_head: int | None, vocab_size: int |
         "length": (given("length"),),
         "side": (given("side"), given("length")),
         "cache": (nothing,),
+        "mode": (given("mode"),),
         "off": (given("constant", False),),
         "positions": (
             given("positions"),

@@ -73,6 +73,7 @@ class Situation:
     layout: str  # key of `layouts.LAYOUTS`
     dtype: torch.dtype  # floating dtype of what is made for the call
     memory: Tensor | None = None  # another sequence to look at, batch first
+    training: bool = False  # whether the module is in training mode
     padded_see_themselves: bool = False  # whether padded positions are left to see themselves
 
     @property
@@ -275,6 +276,7 @@ SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
     "turns": _turns,
     "length": lambda at, _value: at.length,
     "side": lambda at, _value: math.isqrt(at.length),
+    "mode": lambda at, _value: at.training,
     "constant": lambda _at, value: value,
     HANDED_ON: lambda at, kept: kept.with_input(at),
 }
@@ -332,6 +334,7 @@ IN_WORDS: dict[str, str] = {
     "half sin": "sines of rotary angles",
     "turns": "rotary angles as complex numbers",
     "length": "the length",
+    "mode": "whether it is in training mode",
     "side": "the side of a square",
     "vector": "one fixed vector per sequence, (batch, d_model)",
     "state": "one fixed state per sequence, (1, batch, d_model)",

@@ -68,6 +68,7 @@ _BY_PIECE: tuple[tuple[str, Any], ...] = (
 )
 """Other arguments that constructors ask for, by pieces of their names; the first row that knows a piece counts."""
 
+_ACTIVATIONS = frozenset(["activation", "act", "nonlinearity"])
 _QUIET = logging.getLogger("attnlab.strangers.quiet")  # one with a name can be copied
 _QUIET.setLevel(logging.CRITICAL + 1)
 
@@ -146,6 +147,8 @@ def usual(name: str, hint: Any = None) -> Any:
         return get_args(hint)[0]
     if hint is torch.device:
         return torch.device("cpu")
+    if any(get_origin(each) is Callable for each in (hint, *get_args(hint))) and _ACTIVATIONS & set(pieces_of(name)):
+        return nn.functional.gelu
     *_, last = pieces = ["", *pieces_of(name)]
     known = {*pieces, *(piece.removesuffix("s") for piece in pieces)}
     rows = (value for words, value in _BY_PIECE if known & set(words.split()))

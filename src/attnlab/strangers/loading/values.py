@@ -142,15 +142,19 @@ def settings_of(file: Path) -> dict[str, Any]:
     """The values that the repository of a file gives to settings; of several of one name the nearest counts."""
     found: dict[str, Any] = {}
     constants: dict[str, Any] = {}
+    filled: set[str] = set()
     for _, tree in trees_with(file, "add_argument", "dataclass", "onfig", "cfg", "args", "hparams", "hp", "opt"):
         for name, value in _set_in(tree):
             found.setdefault(name, value)
         constants = constants_of(tree, {}) | constants
+        filled.update(_filled_in(tree))
     written = (path for path in files_around(file, _WRITTEN) if path.stat().st_size <= _MOST_BYTES)
     for path in itertools.islice(written, _MOST_WRITTEN):
         for name, value in _written_in(path):
             found.setdefault(name, value)
     settings = constants | found
+    empty = [name for name in filled if type(settings.get(name)) is int and settings[name] <= 0]
+    settings = {name: value for name, value in settings.items() if name not in empty}
     settings |= {name: _as_table(value, settings) for name, value in settings.items()}
     return settings
 
@@ -172,6 +176,14 @@ def _set_in(tree: ast.Module) -> Iterator[tuple[str, Any]]:
                 yield from _flat(value)
             elif owner and value is not None and (_SETTINGS.search(owner) or node in tree.body):
                 yield word, value
+
+
+def _filled_in(tree: ast.Module) -> Iterator[str]:
+    """Yield the settings that a file computes: ``cfg.n_items = len(items)``; 0 in a config holds their place."""
+    for node in ast.walk(tree):
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        if isinstance(target, ast.Attribute) and _SETTINGS.search(ast.unparse(target.value)):
+            yield target.attr
 
 
 def _option(call: ast.Call) -> Iterator[tuple[str, Any]]:

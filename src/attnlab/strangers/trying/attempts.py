@@ -22,7 +22,7 @@ from attnlab.strangers.calling.roles import (
     seems_tokens,
     with_a_vector,
 )
-from attnlab.strangers.calling.sources import NUMBERS
+from attnlab.strangers.calling.sources import NUMBERS, PACKED, SEVERAL
 from attnlab.strangers.calling.widths import (
     LENGTH,
     grids_to_try,
@@ -61,7 +61,9 @@ def attempts_at(
     scalars = [each for each in inputs[1:] if each == ("embeddings", 1)]  # of what has several heads they run by chance
     widths = [size for takes, size in inputs if takes == "embeddings"]
     wider = [width for width in widths if ("embeddings", width) not in scalars]
-    images = _images(patient, calls, widths, sorted(STILLS, key=lambda layout: said is None or layout != said.what))
+    apart = [call for call in calls if any(one.source in (SEVERAL, PACKED) for one in call.arguments)]
+    stills = sorted(STILLS, key=lambda layout: said is None or layout != said.what)
+    images = _images(patient, apart or calls, widths, stills)  # of one image samples would be taken apart
     beside = dict.fromkeys([*widths, *(total - one for total in widths for one in widths if total > one)])
     usual, *others = lengths = lengths_to_try(patient)
     steps = list(itertools.product(lengths, _USUAL[:0:-1], widths, beside))

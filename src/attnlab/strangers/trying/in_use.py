@@ -59,7 +59,9 @@ def _handed_on(whole: Patient, kind: type) -> Given:
 
     def note(part: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         bound = inspect.signature(part.forward).bind(*arguments, **named).arguments
-        seen.append({name: tree_map(_detached, value) for name, value in bound.items()})
+        kept = {name: tree_map(_detached, value) for name, value in bound.items()}
+        masks = {one.name for one in roles_of(part) if one.role.endswith("mask")}  # zeros of which hide nothing
+        seen.append({name: value if name in masks else tree_map(_begun, value) for name, value in kept.items()})
 
     for part in module.modules():
         if type(part) is kind:
@@ -72,6 +74,12 @@ def _handed_on(whole: Patient, kind: type) -> Given:
 
 def _detached(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, Tensor) else value
+
+
+def _begun(value: Any) -> Any:
+    """Of a state that starts at zero one that has begun, as zeros hide what reads it; all else as it is."""
+    starts = isinstance(value, Tensor) and value.is_floating_point() and value.dim() > 1 and not value.any()
+    return torch.randn(value.shape, dtype=value.dtype) if starts else value
 
 
 def _as_handed_on(given: Given, x: Tensor, module: nn.Module, patient: Patient) -> Iterator[Convention]:
