@@ -29,6 +29,10 @@ def test_every_model_can_be_tried_but_of_tables_and_what_is_made_of_other_models
     assert set(devices.CASES) == set(MODELS) - {"token-encoder", "mended", "pretrained"}
 
 
+def test_every_model_that_can_be_tried_was(devices, found):
+    assert list(dict.fromkeys(row["model"] for row in found["rows"])) == list(devices.CASES)
+
+
 def test_differences_are_rounding_where_random_numbers_are_the_same(devices, found):
     for row in found["rows"]:
         counts = [row[str(count)] for count in devices.COUNTS[1:]]
