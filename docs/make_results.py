@@ -138,13 +138,16 @@ def beside_scores(report: dict[str, Any], rows: dict[str, float]) -> str:
 def systems(asked: dict[str, Any]) -> str:
     """Return the systems of a paper's table, with scores and cost of training there and here, by pair of languages.
 
-    Reports made before costs were told there have the tokens of a run beside their name.
+    Reports made before costs were told there have the tokens of a run beside their name, and what learns from what it
+    writes, which is in no token.
     """
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for name, study in asked["studies"].items():
         path = DOCS / "studies" / name / "report.json"
         for one in json.loads(path.read_text(encoding="utf-8"))["variants"] if path.exists() else ():
-            flops = one.get("training_flops") or one["flops_per_token"] * study["tokens"]
+            flops = one.get("training_flops")
+            if flops is None and "tokens" in study and one["name"] not in study.get("writes", ()):
+                flops = one["flops_per_token"] * study["tokens"]
             found.setdefault(study["pair"], {}).setdefault(one["name"], {**one, "training_flops": flops})
     pairs = list(dict.fromkeys(study["pair"] for study in asked["studies"].values()))
     lines = [
@@ -167,7 +170,8 @@ def here(variant: dict[str, Any] | None) -> list[str]:
         return [""] * 3
     seeds = _finished(variant, "test_bleu")
     score = f"{_pair(variant['metrics']['test_bleu'], 1)} ({seeds})"
-    return [score, f"{variant['training_flops']:.1e}", f"{variant['seconds']:.0f}"]
+    flops = variant["training_flops"]
+    return [score, "" if flops is None else f"{flops:.1e}", f"{variant['seconds']:.0f}"]
 
 
 def same_sign(paper: float, low: float | None, high: float | None) -> str:

@@ -457,9 +457,18 @@ class ByItsLogarithm(ByLengthToo):
         return Base.scores(self, q, k) * math.log(k.shape[-2])
 
 
+class ByDistance(Base):
+    """Scores of positions that lie far apart are small, whatever the length."""
+
+    def scores(self, q, k):
+        apart = (torch.arange(q.shape[-2])[:, None] - torch.arange(k.shape[-2])).abs()
+        return super().scores(q, k) / (1 + apart)
+
+
 def test_scores_that_shrink_with_the_length_of_the_sequence_are_an_error():
     (finding,) = check_scale(examined(ByLengthToo, length=11))
     assert (finding.severity, "scaled by the length of the sequence" in finding.message) == ("error", True)
     assert "to the power -0.5" in finding.evidence
     assert not list(check_scale(examined(ByItsLogarithm, length=11)))
+    assert not [one for one in check_scale(examined(ByDistance, length=11)) if "length" in one.message]
     assert not list(check_scale(examined(ByLengthToo, length=11, any_length=False)))

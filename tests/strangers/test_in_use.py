@@ -176,6 +176,31 @@ def test_zeros_in_a_mask_stay_zeros():
     assert {name: bool(value.any()) for name, value in kept.items()} == {"told": True, "mask": False}
 
 
+class OfTwo(Part):
+    def forward(self, x, first, second):
+        return super().forward(x + (first + second).sum(), [first, 4])
+
+
+class Twice(nn.Module):
+    """Hands on one state, which starts at zero, in two places."""
+
+    def __init__(self):
+        super().__init__()
+        self.part = OfTwo()
+
+    def forward(self, x):
+        state = torch.zeros(len(x), 7, 2)
+        return self.part(x, state, state)
+
+
+def test_a_state_that_is_handed_on_twice_stays_one():
+    whole = Patient("Whole", Twice(), None, {}, "", "")
+    convention = interview(Patient("Part", OfTwo(), None, {}, "", "", whole=lambda: whole))
+    first, second = (one.value.value for one in convention.arguments if one.source == HANDED_ON)
+    assert first.any()
+    assert torch.equal(first, second)
+
+
 def test_a_state_that_starts_at_zero_is_given_as_one_that_has_begun():
     module = Part()
     interview(patient(Beginning)).call(module, torch.randn(BATCH, LENGTH, WIDTH))

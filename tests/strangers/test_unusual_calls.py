@@ -1235,6 +1235,24 @@ def test_what_asks_for_its_mode_is_told_it():
     assert module.told == [True, False]
 
 
+class ToldPerhaps(ToldItsMode):
+    def forward(self, x, mask=None, training=False):
+        return super().forward(x, training)
+
+
+class DrawsAlways(ToldItsMode):
+    def forward(self, x, training=True):
+        return super().forward(x, training)
+
+
+def test_what_may_be_told_its_mode_is_told_it_unless_it_draws_in_evaluation_too():
+    for kind, told in ((ToldPerhaps, [True, False]), (DrawsAlways, [True, True])):
+        convention, module = asked(kind()), kind()
+        for training in (True, False):
+            convention.call(module.train(training), torch.randn(3, 5, WIDTH))
+        assert module.told == told
+
+
 class OfSquares(nn.Module):
     """Attention of three sequences in a list, each of which is a square for its convolution."""
 

@@ -78,13 +78,11 @@ def test_settings_are_found_where_programs_keep_them(top, file, text, expected):
 
 def test_zero_in_the_place_of_what_a_program_counts_is_no_value(top):
     (top / "run.yaml").write_text("n_items: 0\nn_users: 0\nwidth: 7\n")
-    (top / "train.py").write_text("def train(cfg, items):\n    cfg.n_items = len(items)\n    cfg.width = f()\n")
+    computed = "def train(cfg, items):\n    cfg.n_items = len(items)\n    cfg.width = f()\n    cfg.pad = 0\n"
+    (top / "train.py").write_text(computed)
     found = settings_of(of(top))
-    assert {name: found.get(name) for name in ("n_items", "n_users", "width")} == {
-        "n_items": None,
-        "n_users": 0,
-        "width": 7,
-    }
+    wanted = {"n_items": None, "n_users": 0, "width": 7, "pad": 0}
+    assert {name: found.get(name) for name in wanted} == wanted
 
 
 def test_a_table_of_settings_answers_by_attribute_also_for_what_another_file_sets(top):

@@ -51,7 +51,7 @@ REFUSED = {
         "batch norm",
         {},
         "SpecError: the loss of 2 rows is not the mean of the losses of each, so Sequential cannot be trained on "
-        "pieces of a batch: what it keeps changes as it reads (0.running_mean), so rows see each other",
+        "pieces of a batch; what it keeps changes as it reads (0.running_mean), by which rows may see each other",
     ),
     "compiled": (2, "encoder", {"compile": True}, "SpecError: steps on several devices or in several pieces are not"),
     "watched in parts": (2, "encoder", {**FULL, "watch": ["gradients"]}, "SpecError: watch needs a whole model on one"),

@@ -560,7 +560,10 @@ def _looped(exam: Examination) -> Iterator[Finding]:
             calls[call.name].append(call)
     usual = {name: one.default for name, one in signature_of(type(exam.patient.module)).items()}
     sizes = {**usual, **exam.patient.arguments}
+    weighed = {name for name, part in exam.patient.module.named_modules() if any(True for _ in part.parameters())}
     for name, made in calls.items():
+        if name not in weighed:
+            continue
         in_a_row = all(_hands_on(one, other) for one, other in pairwise(made))
         counted = [word for word in named("n_layers", sizes) if sizes[word] == len(made) > 1]
         if in_a_row and counted and not _adds_parameters(exam, {counted[0]: len(made) + 1}):

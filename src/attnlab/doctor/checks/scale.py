@@ -291,16 +291,12 @@ def _by_length(exam: Examination) -> Iterator[Finding]:
         tapes = [exam.tape(exam.inputs(length=length)) for length in (short, long)]
     except ModuleError:
         return
-    sizes = zip(tapes, (short, long), strict=True)
-    found = [factors_of(tape, replace(exam.convention, length=length)) for tape, length in sizes]
-    if not all(found) or len(found[0]) != len(found[1]):
-        return
-    slopes = [_line((short, long), pair)[0] for pair in zip(*found, strict=True)]
-    worst = min(range(len(slopes)), key=lambda index: slopes[index])
-    if slopes[worst] < -_TOLERATED:
+    found = factors_of(tapes, [replace(exam.convention, length=length) for length in (short, long)])
+    slope, pair = min(((_line((short, long), pair)[0], pair) for pair in found), default=(0.0, ()))
+    if slope < -_TOLERATED:
         evidence = (
-            f"products of queries and keys are multiplied by {found[0][worst]:.3g} at length {short} and by"
-            f" {found[1][worst]:.3g} at length {long}: by the length to the power {slopes[worst]:.2g}"
+            f"products of the same pairs of positions are multiplied by {pair[0]:.3g} at length {short} and by"
+            f" {pair[1]:.3g} at length {long}: by the length to the power {slope:.2g}"
         )
         message = "the scores are scaled by the length of the sequence: the longer it is, the less attention chooses."
         yield Finding(_ID, "error", message, evidence, "scale by d_head ** -0.5, with d_head = q.size(-1)", _SOURCE)

@@ -232,6 +232,9 @@ def _by_pad_tokens_looked_at(exam: Examination, pad: int) -> Iterator[_Change]:
     """What happens when padding tokens are added to tokens that are looked at, and no mask can tell of them."""
     if any(one.role.endswith("mask") or one.role == "lengths" for one in roles_of(exam.patient.module)):
         return
+    tables = [one for one in exam.patient.module.modules() if isinstance(one, nn.Embedding)]
+    if any(one.padding_idx is None for one in tables):  # one of them may be that of what is looked at
+        return
     for looked_at in (one for one in exam.convention.arguments if one.source == "memory tokens"):
         real = (pad + 1 + torch.arange(MEMORY_LENGTH) % max(1, (looked_at.value or 2) - 1)) % (looked_at.value or 2)
         padded = torch.cat([real, torch.full((FILLED,), pad)])

@@ -21,6 +21,7 @@ from attnlab.doctor.influence.differences import relative_change
 from attnlab.doctor.influence.heads import check_heads_mixed
 from attnlab.doctor.influence.influence import fields
 from attnlab.doctor.influence.position_claims import Claims, claims_of, effect, names_position
+from attnlab.doctor.influence.steady import is_steady
 from attnlab.doctor.over_features import over_features
 from attnlab.inspection.tape.attentions import TapedAttention, attentions
 from attnlab.inspection.tape.dependence import dependence_of, rounding
@@ -202,6 +203,8 @@ class _Order:
 
 def _order(exam: Examination) -> _Order | None:
     """What is seen of order, None where it cannot be told."""
+    if not is_steady(exam):  # chance changes more than order does
+        return None
     open_call = False if exam.convention.causal_means in {"mask", "flag"} else None
     x = exam.inputs(seed=62)
     same = x[:1, :1].expand_as(x).contiguous()

@@ -62,11 +62,36 @@ def logit_sizes(tape: Tape, convention: Convention) -> list[LogitSize]:
     return [replace(size, n_heads=_beside(size, projected, found)) for size, projected in found]
 
 
-def factors_of(tape: Tape, convention: Convention) -> list[float]:
-    """What the products of each attention of positions are multiplied by on their way to its softmax."""
+def factors_of(tapes: Sequence[Tape], conventions: Sequence[Convention]) -> list[tuple[float, ...]]:
+    """What the products of each attention of positions are multiplied by on their way to its softmax, by sequence.
+
+    The first sequence is the shortest; the pairs of positions that it has are looked at in all, as how far apart two
+    positions are may count.
+    """
+    found = [_products_and_scores(*one) for one in zip(tapes, conventions, strict=True)]
+    if len({len(some) for some in found}) > 1:
+        return []
+    return [factors for some in zip(*found, strict=True) if (factors := _of_same_pairs(some))]
+
+
+def _products_and_scores(tape: Tape, convention: Convention) -> list[tuple[Tensor, Tensor]]:
     found = (one for one in attentions(tape, convention) if one.along == "positions" and one.softmaxes)
-    sizes = [(_std_of_products(tape, one), _products(one)) for one in found]
-    return [std / _size(made) for std, made in sizes if std is not None and made is not None and _size(made)]
+    both = [(_products(one), _turned_with_products(tape, one)) for one in found]
+    return [(made, scores) for made, scores in both if made is not None and scores is not None]
+
+
+def _of_same_pairs(some: Sequence[tuple[Tensor, Tensor]]) -> tuple[float, ...]:
+    """Sizes of scores by those of products, at the places that all have; nothing where there are none."""
+    _, _, n_queries, n_keys = some[0][0].shape
+    cut = [tuple(one[:, :, :n_queries, :n_keys] for one in both) for both in some]
+    if len({one.shape for both in cut for one in both}) > 1:
+        return ()
+    known = torch.stack([scores.isfinite() & (scores != 0) for _, scores in cut]).all(dim=0)
+    sizes = [
+        (_size(_off_diagonal(scores)[_off_diagonal(known)]), _size(_off_diagonal(made)[_off_diagonal(known)]))
+        for made, scores in cut
+    ]
+    return tuple(size / of for size, of in sizes) if all(of > 0 for _, of in sizes) else ()
 
 
 def _beside(size: LogitSize, projected: Tensor | None, found: Sequence[tuple[LogitSize, Tensor | None]]) -> int:
@@ -146,15 +171,15 @@ def _coherence(attention: TapedAttention) -> float:
     q, k, products = attention.q, attention.k, _products(attention)
     if q is None or k is None or products is None:
         return 1.0
-    return max(_SMALLEST, _size(products)) / max(_SMALLEST, _size(q) * _size(k) * q.size(3) ** 0.5)
+    return max(_SMALLEST, _size(_off_diagonal(products))) / max(_SMALLEST, _size(q) * _size(k) * q.size(3) ** 0.5)
 
 
 def _products(attention: TapedAttention) -> Tensor | None:
-    """The products of queries and keys, without those of a position with itself."""
+    """The products of queries and keys (batch, heads, q_len, k_len)."""
     q, k = attention.q, attention.k
     if q is None or k is None or q.shape[:2] != k.shape[:2] or q.size(3) != k.size(3):
         return None
-    return _off_diagonal(q.double() @ k.double().mT)
+    return q.double() @ k.double().mT
 
 
 def _off_diagonal(products: Tensor) -> Tensor:
@@ -170,16 +195,26 @@ def _size(tensor: Tensor) -> float:
 def _std_of_products(
     tape: Tape, attention: TapedAttention, changes: Mapping[int, Callable[[Tensor], Tensor]] | None = None
 ) -> float | None:
-    """The size of what changes its sign in the scores when the products do: no masks, no biases."""
+    """The size of what changes its sign in the scores when the products do."""
+    part = _turned_with_products(tape, attention, changes)
+    if part is None:
+        return None
+    part = _off_diagonal(part)
+    part = part[torch.isfinite(part) & (part != 0)]
+    return _size(part) if part.numel() else None
+
+
+def _turned_with_products(
+    tape: Tape, attention: TapedAttention, changes: Mapping[int, Callable[[Tensor], Tensor]] | None = None
+) -> Tensor | None:
+    """What changes its sign in the scores when the products do, (batch, heads, q_len, k_len): no masks, no biases."""
     scores, places = attention.sources.pairing.scores, attention.sources.pairing.score_places
     if attention.products_index is None or scores is None or places is None:
         return None
     signs: list[dict[int, Callable[[Tensor], Tensor]]] = [{}, {attention.products_index: torch.neg}]
     replays = [replay(tape, {**(changes or {}), **sign}, until=scores[0]) for sign in signs]
     plus, minus = (events[scores[0]].inputs[scores[1]].flatten()[places] for events in replays)
-    part = _off_diagonal((plus - minus) / 2)
-    part = part[torch.isfinite(part) & (part != 0)]
-    return _size(part) if part.numel() else None
+    return (plus - minus) / 2
 
 
 def _excuse(tape: Tape, dependence: Dependence, attention: TapedAttention, before: Sequence[Event]) -> str:

@@ -28,8 +28,7 @@ from attnlab.strangers.said.source import computed_with, nodes_of, source_of, so
 
 _PIECES: dict[str, str] = {
     "flag": "causal autoregressive",
-    "mode": "training train",
-    "off": "return need verbose debug",
+    "off": "return need verbose debug training train",
     "lengths": "lengths lens xlen valid",
     "start": "start offset step",
     "length": "len seqlen length",
@@ -54,6 +53,7 @@ _WHOLE: dict[str, str] = {
     "use_mask": "flag",
     "apply_mask": "flag",
     "mask_future": "flag",
+    **dict.fromkeys(("training", "train", "is_training", "is_train", "train_mode", "training_mode"), "mode"),
     "output_attentions": "off",
     "output_hidden_states": "off",
     "x_len": "lengths",
@@ -155,7 +155,8 @@ def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
     hints = hints_of(type(module).forward)
     for name, one in named.items():
         kinds = {type(one.default), hints.get(name), *get_args(hints.get(name))} & {bool, str}
-        if kinds and not is_required(one) and roles[name] != "flag":
+        told = roles[name] == "mode" and one.default is not True  # else it is meant to draw in evaluation, too
+        if kinds and not is_required(one) and roles[name] != "flag" and not told:
             asks = kinds == {bool} and (name.lower() == "mask" or asks_to_be_causal(name))
             roles[name] = "flag" if asks else "off"  # chosen, whatever its name
     source = source_of_forward(module)
@@ -166,9 +167,10 @@ def roles_of(module: nn.Module) -> tuple[Parameter, ...]:
     _settle_first(roles, named)
     _settle_memory(roles)
     apart, needed = _taken_apart(source), computed_with(module)
-    asked = {n: is_required(p) or (p.default is None and n in needed) for n, p in named.items()}
+    asked = {n: is_required(p) or (p.default is None and n in needed) or roles[n] == "mode" for n, p in named.items()}
+    by_name = {n for n, p in named.items() if p.kind is p.KEYWORD_ONLY or (roles[n] == "mode" and not is_required(p))}
     return tuple(
-        Parameter(n, roles[n], asked[n], p.kind is p.KEYWORD_ONLY, apart.get(n), _nothing(hints.get(n)), n in needed)
+        Parameter(n, roles[n], asked[n], n in by_name, apart.get(n), _nothing(hints.get(n)), n in needed)
         for n, p in named.items()
     )
 

@@ -183,7 +183,7 @@ def _filled_in(tree: ast.Module) -> Iterator[str]:
     for node in ast.walk(tree):
         target = node.targets[0] if isinstance(node, ast.Assign) else None
         if isinstance(target, ast.Attribute) and _SETTINGS.search(ast.unparse(target.value)):
-            yield target.attr
+            yield from [target.attr] if value_of(getattr(node, "value", None), {}, {}) is None else []
 
 
 def _option(call: ast.Call) -> Iterator[tuple[str, Any]]:

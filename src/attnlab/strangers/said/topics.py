@@ -40,7 +40,12 @@ MEANT: dict[str, tuple[str, ...]] = {
     ),
     "shared parts": (
         f"share|shares|shared|sharing|tie|ties|tied|same .. {_PARTS}",
-        f"{_PARTS} .. shared|tied|the same",
+        f"{_PARTS} .. shared|tied|the same|sharing",
+        f"reuse|reuses|reused|reusing .. {_PARTS}",
+        "recurrent|recurrence + depth|over depth|in depth",
+        "looped|iterated|unrolled .. block*|layer*|transformer*",
+        "block*|layer* .. looped|iterated|unrolled",
+        "albert|fixed-point iteration*|deep equilibrium",
         "weight tying|weight sharing|universal transformer*",
         "applied .. again|repeatedly|times|in a loop",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -61,7 +62,9 @@ def _handed_on(whole: Patient, kind: type) -> Given:
         bound = inspect.signature(part.forward).bind(*arguments, **named).arguments
         kept = {name: tree_map(_detached, value) for name, value in bound.items()}
         masks = {one.name for one in roles_of(part) if one.role.endswith("mask")}  # zeros of which hide nothing
-        seen.append({name: value if name in masks else tree_map(_begun, value) for name, value in kept.items()})
+        begun: dict[tuple[int, ...], Tensor] = {}  # by shape: what is handed on twice stays one and the same
+        begin = functools.partial(_begun, begun)
+        seen.append({name: value if name in masks else tree_map(begin, value) for name, value in kept.items()})
 
     for part in module.modules():
         if type(part) is kind:
@@ -76,10 +79,10 @@ def _detached(value: Any) -> Any:
     return value.detach().clone() if isinstance(value, Tensor) else value
 
 
-def _begun(value: Any) -> Any:
+def _begun(made: dict[tuple[int, ...], Tensor], value: Any) -> Any:
     """Of a state that starts at zero one that has begun, as zeros hide what reads it; all else as it is."""
     starts = isinstance(value, Tensor) and value.is_floating_point() and value.dim() > 1 and not value.any()
-    return torch.randn(value.shape, dtype=value.dtype) if starts else value
+    return made.setdefault(tuple(value.shape), torch.randn(value.shape, dtype=value.dtype)) if starts else value
 
 
 def _as_handed_on(given: Given, x: Tensor, module: nn.Module, patient: Patient) -> Iterator[Convention]:

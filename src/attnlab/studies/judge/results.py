@@ -50,7 +50,7 @@ class CellResults:
     """Lines of the cell's ``metrics.jsonl``: step, tokens, seconds, train_loss, and metrics where evaluated; those of a
     folder are read when they are first asked for."""
     steps: int | None = None  # updates made; None unless done
-    tokens: int | None = None  # that were trained on; None unless done
+    tokens: int | None = None  # that were trained on; None unless done, or where it also wrote some itself
     error: str | None = None  # why a failed cell stopped
     predictions: Mapping[str, Any] | None = None
     """What the task's ``examples`` returned: ``{"kind": "series", "items": [{"input", "target", "prediction"}]}`` or

@@ -273,9 +273,10 @@ class Classify:
             if part != "train" and (missing := [str(self.classes[one]) for one in np.flatnonzero(shares == 0)]):
                 found.append(f"the {part} part has no item of {len(missing)} classes: {', '.join(missing[:10])}")
         if (contradicted := _contradicted(self._items.parts.values())) >= CONTRADICTED:
+            cut = f", as far as they are read ({self.length} tokens)" if self.cut else ""
             found.append(
-                f"{contradicted:.1%} of the items have another class than most with the same input: their labels "
-                f"contradict each other, and at most {1 - contradicted:.1%} can be named right"
+                f"{contradicted:.1%} of the items have another class than most with the same input{cut}: at most "
+                f"{1 - contradicted:.1%} can be named right by what models are given"
             )
         if self.cut:
             found.append(f"{self.cut:,} items are longer than {self.length} tokens and were cut")

@@ -252,9 +252,10 @@ def _try(model: nn.Module, task: Task, loss: LossOf, rows: Batch) -> _Trial:
     states, buffers = generator_states(), {name: buffer.clone() for name, buffer in model.named_buffers()}
     together = loss(rows)
     together.backward()
+    together = together.detach()
     some_unused = any(one.grad is None for one in model.parameters() if one.requires_grad)
     is_random = any(not torch.equal(state, states[name]) for name, state in generator_states().items())
-    changed = [name for name, buffer in model.named_buffers() if not torch.equal(buffer, buffers[name])]
+    changed = [name for name, buffer in model.named_buffers() if not _is_same(buffer, buffers.get(name))]
     restore_generators(states)
     apart = _by_rows(task, loss, rows)
     draws_differ = not _is_near(apart, together)
@@ -272,13 +273,17 @@ def _try(model: nn.Module, task: Task, loss: LossOf, rows: Batch) -> _Trial:
     return _Trial(total() / len(rows.targets), some_unused, draws_differ)
 
 
+def _is_same(buffer: Tensor, before: Tensor | None) -> bool:
+    return before is not None and torch.equal(buffer, before)
+
+
 def _sees_other_rows(model: nn.Module, rows: int, changed: Sequence[str]) -> SpecError:
     """That the loss of a batch is not that of its rows, and why that may be."""
-    weighs = "; a task whose rows do not all have as many targets needs a method targets_of(batch)"
-    why = f": what it keeps changes as it reads ({changed[0]}), so rows see each other" if changed else weighs
+    keeps = f"; what it keeps changes as it reads ({changed[0]}), by which rows may see each other" if changed else ""
     return SpecError(
         f"the loss of {rows} rows is not the mean of the losses of each, so {type(model).__name__} cannot be trained "
-        f"on pieces of a batch{why}"
+        f"on pieces of a batch{keeps}; a task whose rows do not all have as many targets needs a method "
+        "targets_of(batch)"
     )
 
 
