@@ -262,9 +262,10 @@ def filled(page: str) -> str:
             found = _block(kind, name, path.read_text(encoding="utf-8")) if path.exists() else NOT_RUN
         return f"<!-- {kind}: {name} -->\n{found}\n<!-- end -->"
 
-    page = BLOCK.sub(fill, page)
-    studies = {one.name: one.read_text(encoding="utf-8") for one in ANSWERS}
-    return OVERVIEW.sub(lambda _: f"<!-- overview -->\n{overview(studies)}\n<!-- end -->", page)
+    def fill_overview(_: re.Match[str]) -> str:
+        return f"<!-- overview -->\n{overview({one.name: one.read_text(encoding='utf-8') for one in ANSWERS})}\n<!-- end -->"
+
+    return OVERVIEW.sub(fill_overview, BLOCK.sub(fill, page))
 
 
 def _block(kind: str, name: str, text: str) -> str:

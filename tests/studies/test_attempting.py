@@ -172,6 +172,8 @@ def test_a_study_compares_objectives(corpus, tmp_path, capsys):
     assert call(["run", str(tmp_path / "one.yaml"), "--out", str(tmp_path / "out"), "--jobs", "1"]) == FINE
     losses = [read_json(tmp_path / "out" / name / "seed-0" / "result.json")["metrics"] for name in STUDY["variants"]]
     assert losses[0]["val_loss"] != losses[1]["val_loss"]
+    costs = {one["name"]: one["training_flops"] for one in read_json(tmp_path / "out" / "report.json")["variants"]}
+    assert [name for name, flops in costs.items() if flops is None] == ["reward"]
     (tmp_path / "two.yaml").write_text(yaml.safe_dump({**STUDY, "task": {"name": "shapes"}, "model": {"name": "cnn"}}))
     assert call(["plan", str(tmp_path / "two.yaml")]) == WRONG_USE
     assert "learns from sentences that the model writes" in " ".join(capsys.readouterr().err.split())

@@ -41,25 +41,20 @@ def slips(exam: Examination) -> Iterator[Slip]:
         if one.role in ("mask", "key mask") and one.name not in given:
             pairs = [Masking(one.name, "pairs", _ENCODING, shape, required=True) for shape in SHAPES]
             keys = [Masking(one.name, "keys", _ENCODING, shape, required=True) for shape in KEY_SHAPES]
-            tried = (_slip(exam, masking) or _wants_both(exam, masking) for masking in (*pairs, *keys))
+            tried = (_slip(exam, masking) for masking in (*pairs, *keys))
             yield from [slip for slip in tried if slip is not None][:1]
 
 
 def _slip(exam: Examination, masking: Masking) -> Slip | None:
-    """What a call with a mask names wrongly, None where it names nothing wrongly."""
+    """What a call with a mask names wrongly, or wants of two types; None where it is neither."""
     error = _raised_with(exam, masking)
-    cause = None if error is None else error.__cause__
+    cause, raised = None if error is None else error.__cause__, _in_words(error)
     if isinstance(cause, NameError) or (isinstance(cause, AttributeError) and _is_misspelled(cause)):
-        return Slip(masking.parameter, str(cause.name), _in_words(error))
-    return None
-
-
-def _wants_both(exam: Examination, masking: Masking) -> Slip | None:
-    """What calls with a mask raise, where torch wants numbers of one line and True or False of another."""
-    raised = [_raised_with(exam, replace(masking, encoding=encoding)) for encoding in (_ENCODING, _OF_NUMBERS)]
-    words = [_in_words(error) for error in raised]
-    if _NO_BOOL in words[0] and _ONLY_BOOL in words[1]:
-        return Slip(masking.parameter, "", f"{words[0]}; of a mask of numbers {words[1]}")
+        return Slip(masking.parameter, str(cause.name), raised)
+    if _NO_BOOL in raised:
+        of_numbers = _in_words(_raised_with(exam, replace(masking, encoding=_OF_NUMBERS)))
+        if _ONLY_BOOL in of_numbers:
+            return Slip(masking.parameter, "", f"{raised}; of a mask of numbers {of_numbers}")
     return None
 
 

@@ -9,7 +9,6 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
 from typing import Any, final
 
 import torch
@@ -35,6 +34,7 @@ from attnlab.doctor.measures.participation import (
     wrong_slopes,
 )
 from attnlab.doctor.measures.unregistered import Unregistered, lasting_tensors, untrained
+from attnlab.inspection.cost import count_parameters
 from attnlab.inspection.tape.attentions import attentions
 from attnlab.inspection.tape.tape import ModuleCall, Tape
 from attnlab.strangers.calling.sources import OTHER_MEMORIES, is_same
@@ -560,11 +560,9 @@ def _looped(exam: Examination) -> Iterator[Finding]:
             calls[call.name].append(call)
     usual = {name: one.default for name, one in signature_of(type(exam.patient.module)).items()}
     sizes = {**usual, **exam.patient.arguments}
-    weighed = {name for name, part in exam.patient.module.named_modules() if any(True for _ in part.parameters())}
+    weighed = {name for name, part in exam.patient.module.named_modules() if count_parameters(part)}
     for name, made in calls.items():
-        if name not in weighed:
-            continue
-        in_a_row = all(_hands_on(one, other) for one, other in pairwise(made))
+        in_a_row = name in weighed and all(_hands_on(one, other) for one, other in itertools.pairwise(made))
         counted = [word for word in named("n_layers", sizes) if sizes[word] == len(made) > 1]
         if in_a_row and counted and not _adds_parameters(exam, {counted[0]: len(made) + 1}):
             evidence = f"called {len(made)} times, each on what the one before gave"
@@ -581,8 +579,4 @@ def _hands_on(one: ModuleCall, other: ModuleCall) -> bool:
 def _adds_parameters(exam: Examination, changes: Mapping[str, int]) -> bool:
     """Whether an instance with other arguments has more parameters, or cannot be built."""
     usual, other = exam.patient.module, exam.another(changes)
-    return other is None or _size(other) > _size(usual)
-
-
-def _size(module: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in module.parameters())
+    return other is None or count_parameters(other) > count_parameters(usual)

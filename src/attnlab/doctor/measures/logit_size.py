@@ -87,11 +87,9 @@ def _of_same_pairs(some: Sequence[tuple[Tensor, Tensor]]) -> tuple[float, ...]:
     if len({one.shape for both in cut for one in both}) > 1:
         return ()
     known = torch.stack([scores.isfinite() & (scores != 0) for _, scores in cut]).all(dim=0)
-    sizes = [
-        (_size(_off_diagonal(scores)[_off_diagonal(known)]), _size(_off_diagonal(made)[_off_diagonal(known)]))
-        for made, scores in cut
-    ]
-    return tuple(size / of for size, of in sizes) if all(of > 0 for _, of in sizes) else ()
+    places = _off_diagonal(known)
+    sizes = [[_size(_off_diagonal(one)[places]) for one in both] for both in cut]
+    return tuple(scores / made for made, scores in sizes) if all(made > 0 for made, _ in sizes) else ()
 
 
 def _beside(size: LogitSize, projected: Tensor | None, found: Sequence[tuple[LogitSize, Tensor | None]]) -> int:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
+from attnlab.core.build import build
 from attnlab.core.errors import RunError
 from attnlab.core.files import read_json
 from attnlab.studies.define.assemble import build_task
@@ -31,7 +32,7 @@ from attnlab.studies.run.layout import LAYOUT
 from attnlab.studies.run.task_record import TaskRecord
 from attnlab.studies.storage.mirror import local
 from attnlab.training.keeping.runs import FAILED, SPEC, LaterRecords
-from attnlab.training.recipe.recipe import Recipe
+from attnlab.training.recipe.objectives import OBJECTIVES
 from attnlab.training.recipe.target import SECONDS_TO_TARGET
 from attnlab.training.speed.settings import Setting
 
@@ -178,7 +179,8 @@ class Looking:
     def _variant(self, planned: PlannedVariant, cells: Sequence[CellPlan], tuning: Mapping[str, Any]) -> VariantResults:
         run = cells[0].spec
         read = tuple(self._cell(cell) for cell in cells)
-        if Recipe.parse(run["recipe"]).build_objective().samples:  # what it writes to learn from is in no token
+        objective = run["recipe"].get("objective", "likelihood")
+        if build(objective, OBJECTIVES, axis="objective").samples:  # it also learns from what it writes
             read = tuple(replace(one, tokens=None) for one in read)
         tunes = self._plan.study.rules.tuning_runs > 0
         if tunes and planned.name not in tuning and any(one.status == "done" for one in read):
