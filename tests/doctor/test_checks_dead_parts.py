@@ -321,6 +321,24 @@ def test_unused_rows_of_tables_are_right():
     assert found(Tokens(), takes="tokens", d_in=0, vocab_size=997, kind="model") == []
 
 
+class Stepping(Split):
+    """The same attention in each step, and a row of a table that says which step it is."""
+
+    def __init__(self, spare):
+        super().__init__()
+        self.steps = nn.Parameter(torch.randn(4 + spare, D))
+
+    def forward(self, x):
+        for step in range(4):
+            x = super().forward(x + self.steps[step])
+        return x
+
+
+def test_spare_rows_of_a_table_that_is_added_are_right():
+    assert found(Stepping(0)) == []
+    assert found(Stepping(12)) == []
+
+
 class SameProjection(Split):
     """Attention."""
 
@@ -683,8 +701,9 @@ class Compressing(Split):
         return self.attend(self.q(x), self.k(few), self.v(few))
 
 
-def test_one_key_for_all_positions_is_asked_about_where_there_are_more():
-    assert found(Compressing(48)) == []
+@pytest.mark.parametrize("positions", [48, 256])
+def test_one_key_for_all_positions_is_asked_about_where_there_are_more(positions):
+    assert found(Compressing(positions)) == []
 
 
 class Looping(nn.Module):

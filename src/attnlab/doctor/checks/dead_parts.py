@@ -37,6 +37,7 @@ from attnlab.doctor.measures.unregistered import Unregistered, lasting_tensors, 
 from attnlab.inspection.cost import count_parameters
 from attnlab.inspection.tape.attentions import attentions
 from attnlab.inspection.tape.tape import ModuleCall, Tape
+from attnlab.inspection.tape.tracing import LAYOUT
 from attnlab.strangers.calling.sources import OTHER_MEMORIES, is_same
 from attnlab.strangers.loading.mentions import SWITCHED, only_copied, use_of
 from attnlab.strangers.said.source import is_handed_on_unread, names_read, nodes_of
@@ -46,6 +47,7 @@ from attnlab.strangers.trying.trial import Trial, sight_of
 ID = "dead-parts"
 _SHOWN = 4  # names in one sentence
 _CANCELLED = 1e-12  # of the largest gradient: what rounding leaves of a sum that is zero
+_ADDITIONS = frozenset({"add", "add_"})
 _SMALLEST_BLOCK = 16  # a dead head is at least this part (1/16) of a projection
 _ASKS = re.compile(r"(^|[._ ])(w_?|to_?)?(q|k|qk|query|key|queries|keys)(_?(proj|lin|layer)\w*)?\b", re.IGNORECASE)
 """Names of what makes queries or keys."""
@@ -418,6 +420,8 @@ def _silent_blocks(exam: Examination, seen: Survey) -> Iterator[tuple[str, Rows]
         owner = exam.eval_module.get_submodule(_owner(name))
         if alive.dim() < 2 or not alive.any() or isinstance(owner, nn.Embedding) or names_position(name):
             continue
+        if _only_added(exam.usual_tape, name):
+            continue  # rows of a table, such as one for each step of a loop
         for axis in (0, 1) if isinstance(owner, nn.Conv1d | nn.Conv2d) else range(alive.dim()):
             size = alive.shape[axis]
             lives = [own.movedim(axis, 0).flatten(1).any(1) for own in by_length.values()]
@@ -427,6 +431,19 @@ def _silent_blocks(exam: Examination, seen: Survey) -> Iterator[tuple[str, Rows]
             wide = len(run) >= max(1 if alive.dim() > 2 else 2, size // _SMALLEST_BLOCK)
             if wide and use_of(exam.eval_module, name) in {"always", "unknown"}:
                 yield name, (axis, run)
+
+
+def _only_added(tape: Tape, name: str) -> bool:
+    """Whether pieces of a parameter are added to something, and nothing else is done with them."""
+    waiting = [event.index for event in tape.events if name in event.parameters]
+    reads, seen = set[str](), set(waiting)
+    while waiting:
+        event = tape.events[waiting.pop()]
+        following = [at for at in tape.children(event.index) if event.call in LAYOUT and at not in seen]
+        reads |= {event.call} - LAYOUT
+        waiting += following
+        seen |= set(following)
+    return bool(reads) and reads <= _ADDITIONS
 
 
 def _longest_run(dead: Tensor) -> Tensor:

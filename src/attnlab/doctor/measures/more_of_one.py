@@ -11,7 +11,7 @@ from attnlab.core.errors import AttnlabError
 from attnlab.doctor.examination import Examination
 from attnlab.strangers.trying.interview import interview
 
-_LONG = 67  # positions: of what makes one key of many there are several
+_LONGER = (67, 521)  # positions: of what makes one key of many there are several
 _SEVERAL = 3
 _COUNTED = 2  # a window of two divides the usual sides of images
 
@@ -23,9 +23,10 @@ def of_more(exam: Examination) -> Iterator[tuple[str, Examination]]:
     axis holds groups of features.
     """
     convention = exam.convention
-    longer = min(_LONG, convention.longest or _LONG)
-    if convention.any_length and longer > convention.length:
-        yield "", exam.relying_on(replace(convention, length=longer))
+    lengths = sorted({min(length, convention.longest or length) for length in _LONGER})
+    for length in lengths if convention.any_length else ():
+        if length > convention.length:
+            yield "", exam.relying_on(replace(convention, length=length))
     if convention.takes == "embeddings":
         yield "", exam.relying_on(replace(convention, d_in=_SEVERAL * convention.d_in))
     given = {name: one.default for name, one in signature_of(type(exam.patient.module)).items()}
