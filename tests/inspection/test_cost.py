@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
 from attnlab.inspection import cost, count_parameters, seconds_per_step
+from attnlab.inspection.cost import parameters_of
 
 BATCH, LENGTH, D_IN, D_OUT = 2, 7, 3, 5
 FORWARD_AND_BACKWARD = 3  # the backward pass multiplies twice for each product
@@ -120,6 +121,22 @@ def test_a_factory_is_built_on_the_meta_device() -> None:
 
     assert cost(factory, (x(),)) == cost(nn.Linear(D_IN, D_OUT), (x(),))
     assert devices == ["meta"]
+
+
+def test_parameters_are_counted_on_the_meta_device_or_where_a_model_can_be_built() -> None:
+    def drawn_where_it_is_asked() -> nn.Module:
+        devices.append(torch.get_default_device().type)
+        layer = nn.Linear(D_IN, D_OUT)
+        layer.weight.data.clamp_(max=layer.weight.max().item())
+        return layer
+
+    devices: list[str] = []
+    before = torch.get_rng_state()
+    assert parameters_of(lambda: nn.Linear(D_IN, D_OUT)) == D_IN * D_OUT + D_OUT
+    assert torch.equal(torch.get_rng_state(), before)
+    assert parameters_of(drawn_where_it_is_asked) == D_IN * D_OUT + D_OUT
+    assert torch.equal(torch.get_rng_state(), before)
+    assert devices == ["meta", "cpu"]
 
 
 def test_the_model_and_the_random_numbers_stay() -> None:

@@ -141,6 +141,21 @@ def count_parameters(model: nn.Module) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
+def parameters_of(factory: Callable[[], nn.Module]) -> int:
+    """How many parameters a model has that a function builds; no number is drawn where it can be built without."""
+
+    def built_on(device: str) -> int:
+        with within_memory(), torch.random.fork_rng(devices=[]), torch.device(device):
+            return count_parameters(factory())
+
+    try:
+        return built_on("meta")
+    except SpecError:  # it cannot be built anywhere
+        raise
+    except Exception:  # a person's module may raise anything
+        return built_on("cpu")
+
+
 def seconds_per_step(
     model: nn.Module,
     inputs: Sequence[Tensor],

@@ -22,7 +22,7 @@ from attnlab.core.errors import AttnlabError, SpecError
 from attnlab.core.files import fingerprint
 from attnlab.core.machine import require_memory, within_memory
 from attnlab.core.processes.apart import call_apart, names_own_code
-from attnlab.inspection.cost import Cost, cost
+from attnlab.inspection.cost import Cost, cost, parameters_of
 from attnlab.inspection.reach import most_sequences
 from attnlab.nn.foreign import ForeignMixer
 from attnlab.nn.foreign_model import ForeignModel
@@ -377,6 +377,8 @@ def _matched(planned: PlannedVariant, study: Study, target: float) -> PlannedVar
     quantity, task = MATCHED[study.rules.match], build_task(study.task_spec(planned.name))
 
     def measure(model: Mapping[str, Any]) -> float:
+        if quantity == "parameters":
+            return float(parameters_of(lambda: build_model(copy.deepcopy(dict(model)), task)))
         return float(getattr(count(model, task), quantity))
 
     model, note = match_width(planned.model, target, measure, quantity=quantity)
