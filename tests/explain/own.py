@@ -617,3 +617,12 @@ class Tired(Recurrent):
         if self.calls > 20:
             raise ValueError("no more calls")
         return super().forward(x)
+
+
+class Messy(Attention):
+    """Causal attention that writes into its input and seeds chance. x: (batch, length, d_model)."""
+
+    def forward(self, x):
+        torch.manual_seed(0)
+        x += 1.0
+        return super().forward(x)

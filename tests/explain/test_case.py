@@ -197,6 +197,7 @@ def test_a_comparison_needs_a_metric_of_both(said):
         ({"expected": "less"}, "expected cannot be read"),
         ({"expected": "mine reaches val_loss 1e"}, "expected: '1e' is no number"),
         ({"saw": {"val_accuracy": 31}}, "saw.mine: val_accuracy is a fraction of 1; got 31"),
+        ({"task": {"name": "char-lm", "split": "as they did"}}, "task 'char-lm': 'split' must be 'contiguous' or"),
     ],
 )
 def test_file_and_line_are_named(said, tmp_path, changes, sentence):

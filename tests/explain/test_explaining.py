@@ -556,6 +556,16 @@ def test_a_bug_that_mending_does_not_reach_is_not_said_to_have_no_effect(said, t
     assert answer.verdict == "bug", told
 
 
+def test_what_a_module_does_on_the_side_is_said_and_is_no_cause(said, tmp_path, monkeypatch):
+    monkeypatch.setattr(suspecting, "candidates", lambda *_, **__: [])
+    case = said(variants=own("Messy"), training={"lr": 1e-2, "budget": {"steps": 5}}, saw={"val_loss": 2.1})
+    answer, told = explained(case, tmp_path / "case", seeds=2)
+    assert any("writes into its input" in line for line in told)
+    assert "The doctor also finds an error in Messy: it writes into its input" in paragraph(answer)
+    assert (answer.unmeasured, answer.unshown) == ((), ())
+    assert what_next(answer).startswith("Mend what the doctor found. Then: ")
+
+
 def test_a_module_that_fails_is_said_with_its_error(said, tmp_path):
     with pytest.raises(SpecError, match=r"variant 'mine': .*no way"):
         explained(said(variants=own("Broken")), tmp_path / "case")

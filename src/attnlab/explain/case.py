@@ -260,7 +260,7 @@ class _Reader:
         self._take_a_variant_for_the_model()
         self._check_keys()
         study, steps_notes = self._study()
-        task = build_task(study.task_spec())
+        task = self._task(study)
         saw, notes = self._saw(study, task)
         return Case(
             study,
@@ -297,7 +297,7 @@ class _Reader:
             raise self._wrong("training", f"training.budget must be one of steps, epochs, tokens; got {budget!r}")
         if "epochs" not in budget:
             return self._with_budget(budget), ()
-        steps, note = self._in_steps(budget["epochs"], build_task(self._with_budget({"steps": 1}).task_spec()))
+        steps, note = self._in_steps(budget["epochs"], self._task(self._with_budget({"steps": 1})))
         return self._with_budget({"steps": steps}), (note,)
 
     def _with_budget(self, budget: Mapping[str, Any]) -> Study:
@@ -455,6 +455,13 @@ class _Reader:
         if reported not in REPORTED:
             raise self._wrong("reported", f"reported must be one of {', '.join(REPORTED)}; got {reported!r}")
         return reported
+
+    def _task(self, study: Study) -> StudyTask:
+        """The task, of which a wrong argument is an error of the case's file."""
+        try:
+            return build_task(study.task_spec())
+        except SpecError as error:
+            raise self._wrong("task", str(error)) from None
 
     def _wrong(self, key: str, text: str) -> SpecError:
         """An error with file and line."""

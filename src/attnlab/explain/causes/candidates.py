@@ -143,7 +143,7 @@ def _bugs(situations: Mapping[str, Known]) -> Iterator[Cause]:
         yield Cause(TITLES["batch-independence"], "bug", _done({"swapped": True}), meant, evidence, source)
     found: dict[str, Cause] = {}
     for name, situation in situations.items():
-        for one, finding in ((each, finding) for each in situation.examined for finding in each.errors_here):
+        for one, finding in ((each, finding) for each in situation.examined for finding in each.suspect):
             title, removed, change = _remedy(situation, one, finding)
             if change:
                 before = found.get(title, Cause(title, "bug", removed, {}))

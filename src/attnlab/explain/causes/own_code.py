@@ -26,8 +26,10 @@ from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.tasks import TASKS
 from attnlab.tasks.arrays.sequences import Sequences
 
-ELSEWHERE = frozenset({"dtype-device", "precision", "determinism", "cache", "cost"})
+ELSEWHERE = frozenset({"dtype-device", "precision", "cache", "cost"})
 """Checks whose errors do not change what a run on this machine computes."""
+NO_CAUSE = frozenset({"determinism"})
+"""Checks whose errors may be of calls that runs make and of others: they are told, and nothing is removed for them."""
 SAMPLES = 3
 """Of a batch, by which a model's parts are told; unlike most lengths."""
 
@@ -52,6 +54,11 @@ class Examined:
     def errors_here(self) -> list[dict[str, Any]]:
         """Those of them that may change what a run on this machine computes."""
         return [one for one in self.errors if one["check"] not in ELSEWHERE]
+
+    @property
+    def suspect(self) -> list[dict[str, Any]]:
+        """Those of these that may be a cause."""
+        return [one for one in self.errors_here if one["check"] not in NO_CAUSE]
 
     @property
     def layout_in_question(self) -> bool:

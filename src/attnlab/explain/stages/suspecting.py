@@ -92,7 +92,7 @@ def errors_left(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The errors of the doctor that no cause removes, and those removed of which runs too short tell nothing."""
     examined = (one for name in measuring.case.quantity.variants for one in known[name].examined)
-    found = (finding for one in examined for finding in one.errors_here)
+    found = (finding for one in examined for finding in one.suspect)
     errors, bugs = [one["message"].rstrip(".") for one in found], [one for one in causes if one.nature == "bug"]
     removed = tuple(one for one in errors if any(one in bug.evidence for bug in bugs))
     whole = any(bug.whole for bug in bugs)  # a module as a whole has none of its errors left
