@@ -7,6 +7,7 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from tests.explain.conftest import OWN, own
 
@@ -247,6 +248,22 @@ def test_a_number_of_training_is_told_from_one_of_held_out_data(said, tmp_path, 
     answer = runs_alone(case | {"saw": seen, "expected": {f"val_{kind}": better}}, tmp_path / "read")
     assert answer.otherwise is not None
     assert answer.otherwise.variant == f"the {kind} in training for that of held-out data"
+
+
+def test_labels_that_are_wrong_by_chance_are_told(said, tmp_path):
+    draw = np.random.default_rng(0)
+    right = draw.integers(0, 4, 2000)
+    given = np.where(draw.random(2000) < 0.3, draw.integers(0, 4, 2000), right)
+    np.save(tmp_path / "x.npy", (np.eye(4)[right][..., None] + draw.normal(0, 0.2, (2000, 4, 1))).astype("float32"))
+    np.save(tmp_path / "y.npy", given)
+    task = {"name": "classify", "inputs": str(tmp_path / "x.npy"), "labels": str(tmp_path / "y.npy"), "validation": 0.3}
+    model = {"name": "encoder", "n_layers": 1, "d_model": 16}
+    case = said(task=task, model=model, saw={"val_accuracy": 0.77}, expected={"val_accuracy": 0.97})
+    answer = runs_alone(case, tmp_path / "case")
+    assert answer.largest[:2] == ("what these data allow", "set-up"), paragraph(answer)
+    assert answer.allowed.value == pytest.approx(1 - 0.3 * 3 / 4, abs=0.06)
+    assert "have another label" in paragraph(answer)
+    assert what_next(answer).startswith("Read the labels")
 
 
 def test_what_is_judged_of_translations_is_explained_too(said, tmp_path):

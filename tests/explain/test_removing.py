@@ -6,20 +6,22 @@ import math
 import re
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 from tests.explain.conftest import OWN
 
+from attnlab.core.contracts import Metric
 from attnlab.core.errors import SpecError
 from attnlab.explain import explaining
 from attnlab.explain.answer import Again, Answer, Share
-from attnlab.explain.case import parse_case
+from attnlab.explain.case import Quantity, parse_case
 from attnlab.explain.causes.candidates import unequal
 from attnlab.explain.causes.cause import Cause, phase_of
 from attnlab.explain.causes.known import Known
 from attnlab.explain.explaining import explain
 from attnlab.explain.page import waterfall_rows
-from attnlab.explain.possible import Allowed, Impossible
+from attnlab.explain.possible import Allowed, Impossible, labels_allow
 from attnlab.explain.stages import suspecting
 from attnlab.explain.stages.pacing import Pacing
 from attnlab.explain.stages.removing import Removing
@@ -195,14 +197,14 @@ def test_where_runs_cannot_tell_seen_from_expected_all_of_it_is_noise(high, verd
 
 def test_a_number_that_is_too_good_and_comes_again_is_what_its_data_allow():
     seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 0.46, 1.5, 1.0, 3)
-    data = Allowed("4-gram", 0.56, 0.0)
+    data = Allowed(0.56, "Without any network '4-gram' reaches 0.56", "Compare with numbers of these data.")
     answer = Answer(*seen, start=around(0.46), noise=True, end=around(0.46), allowed=data)
     told = paragraph(answer)
     assert answer.verdict == "set-up"
     assert told.startswith("The set-up, what these data allow, carries most of it (90%).")
     assert "The number comes again, and its data are like that. Without any network '4-gram' reaches 0.56" in told
     assert "stay unexplained" not in told
-    assert what_next(answer) == "Compare with numbers of these data: 1.5 is no measure for them."
+    assert what_next(answer) == "Compare with numbers of these data."
     assert sum(amount for *_, amount in answer.steps) == pytest.approx(0.46 - 1.5)
     ahead = Share("outputs that see ahead", "bug", "scores are masked", around(-1.06))
     removed = paragraph(replace(answer, shares=(ahead,), end=around(1.52)))
@@ -210,6 +212,39 @@ def test_a_number_that_is_too_good_and_comes_again_is_what_its_data_allow():
     assert replace(answer, noise=False).comes_of_data is None
     assert replace(answer, noise=None).comes_of_data is data  # of a single run that is near
     assert replace(answer, noise=None, start=around(0.7)).comes_of_data is None
+
+
+class Answering:
+    """A task with 400 held-out answers."""
+
+    answers: ClassVar = {"validation": 400}
+
+
+@pytest.mark.parametrize(
+    ("right", "surest", "trained", "expected", "named"),
+    [
+        (0.77, 0.78, 0.78, 0.95, True),  # labels wrong by chance
+        (0.74, 0.77, 0.76, 0.95, True),  # and classes that overlap
+        (0.77, 0.97, 0.79, 0.95, False),  # classes that overlap
+        (0.65, 0.77, 1.0, 0.95, False),  # learned by heart: nothing tells
+        (0.42, 0.49, 0.45, 0.95, False),  # a part of the rule was learned
+        (0.77, 0.78, 0.78, 0.75, False),  # no more was expected
+    ],
+)
+def test_labels_that_are_wrong_by_chance_bound_what_can_be_named_right(right, surest, trained, expected, named):
+    quantity = Quantity(Metric("val_accuracy", "fraction", "higher", "accuracy"), "mine", None, right, expected)
+    found = labels_allow(quantity, right, surest, trained, Answering())
+    assert (found is not None) == named
+    if found:
+        assert found.value == surest
+        assert f"{1 - surest:.0%} have another label" in found.words
+
+
+def test_few_answers_say_nothing_of_labels():
+    quantity = Quantity(Metric("val_accuracy", "fraction", "higher", "accuracy"), "mine", None, 0.9, 0.99)
+    few = type("Few", (), {"answers": {"validation": 40}})()
+    assert labels_allow(quantity, 0.9, 0.9, 0.9, few) is None
+    assert labels_allow(quantity, 0.9, 0.9, 0.9, Answering()) is not None
 
 
 def test_of_held_out_items_of_another_source_no_other_split_is_advised():

@@ -83,6 +83,18 @@ def test_classes_are_held_out_in_equal_shares_and_every_item_is_in_one_part(numb
     assert other.describe()["sha256"] != task.describe()["sha256"]
 
 
+def test_what_a_model_is_surest_of_is_judged_by_itself(numbers):
+    task = Classify(*numbers, batch=11, validation=0.5)
+
+    def answers(batch):  # right where the class is the first one, and surer there; wrong elsewhere
+        right = torch.nn.functional.one_hot(batch.targets, 3).float()
+        return torch.where((batch.targets == 0)[:, None], 9 * right, -right)
+
+    measured = task.evaluate(answers, "validation")
+    assert measured["val_accuracy"] == 0.5
+    assert measured["val_accuracy_surest"] == 1.0
+
+
 @pytest.mark.parametrize("pooled", [True, False])
 def test_an_encoder_classifies_numbers_out_of_the_box(numbers, pooled):
     task = Classify(*numbers, batch=11)

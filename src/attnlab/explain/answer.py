@@ -126,7 +126,8 @@ class Answer:
     impossible : tuple of Impossible
         Numbers that cannot be what they seem.
     allowed : Allowed or None
-        What of these data is reached without any network, where that is better than what was expected.
+        What these data allow: without any network, where that is better than what was expected, or by their labels,
+        where that is worse.
     alarms : tuple of str
         What is suspicious about the task's data and their split.
     made : tuple of Again
@@ -255,7 +256,7 @@ class Answer:
 
     @property
     def comes_of_data(self) -> Allowed | None:
-        """What these data allow, where a number that is too good comes again."""
+        """What these data allow, where the number comes again."""
         if self.usual is None or self.otherwise:
             return None
         near = abs(self.seen - self.usual.mean) <= LEAST * abs(self.distance)  # of a single run

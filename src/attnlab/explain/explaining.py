@@ -30,6 +30,7 @@ from attnlab.explain.stages.repeating import (
     held,
     held_as_made,
     made_otherwise,
+    of_labels,
     seen_again,
     with_all_seeds,
 )
@@ -232,8 +233,10 @@ class _Carrying:
             measuring = with_all_seeds(measuring, known, list(removing.ended.values()))
             entire = held(measuring, known)
             start, entire = entire.found, replace(entire, found=None)
+        before = _before_runs(case, self.before)
+        allowed = of_labels(measuring, known, removing.ended) if start and before.behind else before.allowed
         return replace(
-            _before_runs(case, self.before), fraction=measuring.fraction, seeds=len(measuring.seeds),
+            before, allowed=allowed, fraction=measuring.fraction, seeds=len(measuring.seeds),
             again=entire.again or again, start=start, entire=entire.found, noise=entire.noise, draw=entire.draw,
             otherwise=entire.otherwise, shares=tuple(removing.shares),
             end=measuring.mean(removing.ended),

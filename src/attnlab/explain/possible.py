@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from attnlab.core.contracts import Floor, Metric, StudyTask
-from attnlab.explain.case import Case
+from attnlab.explain.case import Case, Quantity
 from attnlab.explain.causes.own_code import model_parameters
 from attnlab.explain.causes.signatures import Measured
 from attnlab.explain.metrics import metrics_of
 from attnlab.explain.trials.setups import Setup
+from attnlab.tasks.arrays.classify import SUREST
 from attnlab.tasks.held_out import PREFIXES, SUSPICIOUS_OVERLAP, part_of
 
 LEAKS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
@@ -25,6 +26,11 @@ Z = 1.96
 """Standard errors of what 95 of 100 draws lie within."""
 MOST_NATS = 100.0
 """Loss from which on a perplexity is as good as infinite."""
+FLAT, BY_HEART, MOST_WRONG = 0.5, 0.25, 0.4
+"""Where labels are wrong by chance: the surest answers are wrong at least this part as often as all (0.3 where classes
+overlap, 0.65 and more where labels are wrong), answers to what was trained on are right more often by no more than this
+part of all that are wrong, and no more of the surest are wrong than this."""
+LABELS = "Read the labels of held-out items that a run is sure of and that have another one."
 ARRAYS: Mapping[str, str] = {"classify": "labels", "sequences": "targets"}
 """Tasks of a person's own files, which are held out as well, and what names the file beside that of the inputs."""
 
@@ -143,17 +149,11 @@ def _answers(metric: Metric, task: StudyTask) -> int:
 @final
 @dataclass(frozen=True)
 class Allowed:
-    """Hold what of a case's data is reached without any network, where that is better than what was expected."""
+    """Hold what a case's data allow, where what was expected is worse than that, or better."""
 
-    how: str  # what reaches it
-    value: float  # the metric that is explained
-    copied: float | None  # share of what is held out that stands in the training part; None where nothing says
-
-    @property
-    def words(self) -> str:
-        """It in a sentence."""
-        copied = "" if self.copied is None else f", of which {self.copied:.1%} stands in the training part"
-        return f"Without any network '{self.how}' reaches {self.value:.4g} of what is held out{copied}"
+    value: float  # of the metric that is explained
+    words: str  # how that is known, in a sentence
+    what_next: str  # what to do about it
 
 
 def allowed(case: Case, task: StudyTask) -> Allowed | None:
@@ -173,7 +173,46 @@ def allowed(case: Case, task: StudyTask) -> Allowed | None:
     if not reached or (copied or 0.0) >= SUSPICIOUS_OVERLAP:
         return None
     best = (min if metric.better == "lower" else max)(reached, key=lambda one: one.value)
-    return Allowed(best.name, best.value, copied)
+    beside = "" if copied is None else f", of which {copied:.1%} stands in the training part"
+    words = f"Without any network '{best.name}' reaches {best.value:.4g} of what is held out{beside}"
+    return Allowed(best.value, words, f"Compare with numbers of these data: {expected:.4g} is no measure for them.")
+
+
+def labels_allow(quantity: Quantity, right: float, surest: float, trained: float, task: StudyTask) -> Allowed | None:
+    """The most that labels allow, where runs are wrong about as often where they are sure as where they are not.
+
+    What is hard is where a model is not sure. A label that is wrong by chance is so wherever it stands. So is the
+    answer of a model that learned items by heart, which is right of these, or of one that learned a part of the rule
+    alone, which is wrong more often than labels are.
+
+    Parameters
+    ----------
+    quantity : Quantity
+        An accuracy that lies behind what was expected.
+    right, surest : float
+        That of runs without all that was found to carry something, of all that is held out and of the part of it they
+        are surest of.
+    trained : float
+        Their accuracy of what they trained on.
+    task : StudyTask
+        The task of the case.
+
+    Returns
+    -------
+    Allowed or None
+        None where that is not so, or what was expected is no better.
+    """
+    wrong, of_all, count = 1 - surest, 1 - right, SUREST * _answers(quantity.metric, task)
+    by_chance = count and wrong > Z * math.sqrt(wrong * (1 - wrong) / count)
+    learned = trained - right <= BY_HEART * of_all
+    if not by_chance or not learned or not FLAT * of_all <= wrong <= MOST_WRONG or quantity.expected <= surest:
+        return None
+    words = (
+        f"Even of the {SUREST:.0%} of held-out items that runs are surest of, {wrong:.0%} have another label (of all "
+        f"{of_all:.0%}), as where labels are wrong by chance, or depend on what no model was given: about "
+        f"{surest:.0%} is the most that can be named right"
+    )
+    return Allowed(surest, words, LABELS)
 
 
 def ways(setup: Setup, one: Impossible) -> list[Setup]:

@@ -19,13 +19,8 @@ BUGS = frozenset(sign for one in REMOVALS if one.nature == "bug" for sign in one
 WHOLLY = 0.995
 """Part of the distance from which on it is all of it."""
 
-OF_THE_DATA = {
-    OF_DATA: "Compare with numbers of these data: {expected:.4g} is no measure for them.",
-    ANOTHER_SOURCE: "Train on items of the source that is held out, too, or expect of it what runs gave.",
-}
-"""What to do about what the data carry, which no other model or recipe removes."""
-
-
+FROM_ANOTHER_SOURCE = "Train on items of the source that is held out, too, or expect of it what runs gave."
+"""What to do where held-out items are of another source, which no other model or recipe removes."""
 MORE_HELD_OUT = "Hold more out: of so few answers no number of seeds tells what was seen from what was expected."
 BY_PARTS = "Find what of it does that: put its parts into what stood in its place one at a time, and run each."
 """What to do where few answers are noise by themselves, and where a person's own code carries most."""
@@ -276,8 +271,10 @@ def _next_of_runs(answer: Answer, first: Share | None) -> str:
         text = f"Look whether what was seen is {answer.otherwise.variant}, and compare like with like then."
     elif answer.noise is False:
         text = "Give the run whose number this is as a case of its own, with its data and its split."
-    elif answer.largest and answer.largest[0] in OF_THE_DATA:
-        text = OF_THE_DATA[answer.largest[0]].format(expected=answer.expected)
+    elif answer.allowed and answer.largest and answer.largest[0] == OF_DATA:
+        text = answer.allowed.what_next
+    elif answer.largest and answer.largest[0] == ANOTHER_SOURCE:
+        text = FROM_ANOTHER_SOURCE
     elif answer.fraction < 1 and not answer.is_all_noise:
         minutes = math.ceil(max(answer.seconds / 60, answer.minutes) / answer.fraction)
         text = f"Run it with all of its steps: --minutes {minutes} would be about enough."

@@ -12,12 +12,14 @@ from attnlab.explain.answer import Again
 from attnlab.explain.causes.candidates import swapped
 from attnlab.explain.causes.known import Known, setups_of
 from attnlab.explain.metrics import IN_TRAINING, limits_of, metrics_of
-from attnlab.explain.possible import Impossible, another_draw, leaks, readings, ways
+from attnlab.explain.possible import Allowed, Impossible, another_draw, labels_allow, leaks, readings, ways
 from attnlab.explain.stages.knowing import Tell
 from attnlab.explain.trials.effects import ERROR, Estimate, Values, mean_of, within_noise
 from attnlab.explain.trials.measuring import Measuring
 from attnlab.explain.trials.setups import ENDS_EARLIER, Setup
+from attnlab.tasks.arrays.classify import OF_SUREST
 from attnlab.tasks.held_out import part_of
+from attnlab.training.run.evaluation import TRAIN_ACCURACY
 
 NEAR = 0.15
 """Part of what a number lies off the runs of its case that it may lie off them in another unit."""
@@ -124,9 +126,26 @@ def held(measuring: Measuring, known: Mapping[str, Known]) -> Held:
 
 def drawn(metric: Metric, share: float, known: Known) -> float:
     """How far an accuracy lies off for the draw of what is held out, where a person's own draw is another."""
+    return another_draw(metric, share, known.task) if _is_drawn(known, metric) else 0.0
+
+
+def _is_drawn(known: Known, metric: Metric) -> bool:
+    """Whether what is held out for a metric is drawn from the items that there are."""
     said = known.setup.task
-    fixed = isinstance(said.get(part_of(metric.name)), str | list) or said.get("split", "random") != "random"
-    return 0.0 if fixed else another_draw(metric, share, known.task)
+    return said.get("split", "random") == "random" and not isinstance(said.get(part_of(metric.name)), str | list)
+
+
+def of_labels(measuring: Measuring, known: Mapping[str, Known], ended: Mapping[str, Setup]) -> Allowed | None:
+    """The most that labels allow, as runs with which it ended tell; None where held-out items are of another source."""
+    quantity = measuring.case.quantity
+    one, metrics = known[quantity.variant], metrics_of(known[quantity.variant].task)
+    names = (quantity.metric.name, f"{quantity.metric.name}{OF_SUREST}", TRAIN_ACCURACY)
+    if not metrics.keys() >= {*names} or quantity.beside is not None or not _is_drawn(one, quantity.metric):
+        return None
+    setups = {quantity.variant: ended[quantity.variant]}
+    found = [mean_of(measuring.values(setups, metrics[name])[quantity.variant]) for name in names]
+    right, surest, trained = (math.nan if each is None else each.mean for each in found)
+    return labels_allow(quantity, right, surest, trained, one.task) if math.isfinite(right + surest + trained) else None
 
 
 def _otherwise(measuring: Measuring, known: Known) -> Again | None:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, final
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -36,6 +37,8 @@ from attnlab.text.tokenizers import PAD_TOKEN, TOKENIZERS, Tokenizer
 ONE_SIDED = 0.8  # share of one class from which on accuracy says little
 CONTRADICTED = 0.01  # share of items from which on it is told that equal inputs have other classes
 SHOWN = 4  # items of an example
+SUREST = 0.25  # part of what is held out, of which a model is surest
+OF_SUREST = "_surest"  # behind the name of an accuracy that is of these
 MANY, FEWEST_ITEMS = 20, 2
 """Classes from which on there must be so many items of one, as a mean: labels of fewer are numbers or names."""
 
@@ -196,8 +199,16 @@ class Classify:
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
         """The metrics over a whole held-out part."""
         require_known("part", part, self.parts)
-        tally = self._tally(predict, (self._batch(*some) for some in self._items.parts[part].in_turn()))
-        return {f"{PREFIXES[part]}_loss": tally.mean_loss, f"{PREFIXES[part]}_accuracy": tally.accuracy}
+        prefix, answered = PREFIXES[part], list[tuple[Tensor, Tensor]]()
+
+        def answer(batch: Batch) -> Tensor:
+            outputs = predict(batch)
+            answered.append((self._answers(outputs, batch)[:, 0], batch.targets.flatten()))
+            return outputs
+
+        tally = self._tally(answer, (self._batch(*some) for some in self._items.parts[part].in_turn()))
+        found = {f"{prefix}_loss": tally.mean_loss, f"{prefix}_accuracy": tally.accuracy}
+        return {**found, f"{prefix}_accuracy{OF_SUREST}": _accuracy_of_surest(answered)}
 
     def model_arguments(self) -> Mapping[str, Any]:
         """What a model must know of the task, by constructor name; a token is one of `vocab_size` features."""
@@ -218,7 +229,7 @@ class Classify:
         train, floors = self._frequencies("train"), []
         for part in self.parts:
             held_out = self._frequencies(part)
-            loss, accuracy = _metrics(PREFIXES[part])
+            loss, accuracy, _ = _metrics(PREFIXES[part])
             present = held_out > 0
             surprise = float(-(held_out[present] * np.log(np.maximum(train[present], 1e-12))).sum())
             count, source = len(self.classes), f"uniform over {len(self.classes)} classes"
@@ -354,10 +365,21 @@ def answers_of(outputs: Tensor, inputs: Tensor, classes: int, *, padded: bool) -
     return outputs[:, None]
 
 
-def _metrics(prefix: str) -> tuple[Metric, Metric]:
+def _accuracy_of_surest(answered: Sequence[tuple[Tensor, Tensor]]) -> float:
+    """Of the items to whose class the highest probability is given, the share that is classified right."""
+    answers, classes = (torch.cat(some) for some in zip(*answered, strict=True))
+    sure, named = answers.float().softmax(dim=-1).max(dim=-1)  # (items,)
+    surest = sure.argsort(descending=True, stable=True)[: max(1, round(SUREST * len(sure)))]
+    return (named == classes.to(named.device))[surest].double().mean().item()
+
+
+def _metrics(prefix: str) -> tuple[Metric, Metric, Metric]:
     return (
         Metric(f"{prefix}_loss", "nats/item", "lower", "cross-entropy"),
         Metric(f"{prefix}_accuracy", "fraction", "higher", "items classified right"),
+        Metric(
+            f"{prefix}_accuracy{OF_SUREST}", "fraction", "higher", "of the quarter it is surest of, classified right"
+        ),
     )
 
 
