@@ -342,7 +342,7 @@ def test_layers_are_given_what_the_one_before_gave_then(tmp_path):
     setup = Setup("mine", task, {"name": f"{OWN}:Beside"}, {"budget": {"steps": 40}})
     known = Known(setup, build_task(task), measured=measure(setup))
     (cause,) = (one for one in candidates({"mine": known}) if one.name == "layers beside each other")
-    mended = build_model(setup.changed(**cause.changes["mine"]).model, build_task(task)).eval()
+    mended = build_model(setup.changed(cause.changes["mine"]).model, build_task(task)).eval()
     (x,), part = build_task(task).train_batch(0, 0).inputs, mended.part
     y = part.into(x) + part.positions[: x.shape[1]]
     for layer in part.layers:
@@ -365,7 +365,7 @@ def test_a_model_is_given_earlier_what_it_sees_late(texts):
     known = Known(setup, build_task(task), measured=measure(setup))
     assert "what stood 2 earlier is the last" in known.signature("late inputs")
     (cause,) = (one for one in candidates({"mine": known}) if one.name == "late inputs")
-    without = setup.changed(**cause.changes["mine"])
+    without = setup.changed(cause.changes["mine"])
     assert without.model["mending"] == {"earlier": 2}
     assert [STILL["late inputs"](measure(one)) for one in (setup, without)] == [True, False]
     seen = reach(build_model(without.model, build_task(task)), build_task(task).train_batch(0, 0).inputs)
@@ -389,7 +389,7 @@ def test_answers_that_training_cannot_make_larger_are_multiplied(tmp_path):
     assert "small answers" not in {one.name for one in candidates({"mine": replace(known, trained=known.measured)})}
     (cause,) = (one for one in candidates({"mine": known}) if one.name == "small answers")
     mending = cause.changes["mine"]["model"]["mending"]
-    larger = build_model(setup.changed(**cause.changes["mine"]).model, build_task(task))
+    larger = build_model(setup.changed(cause.changes["mine"]).model, build_task(task))
     larger.part.load_state_dict(model.state_dict())
     torch.testing.assert_close(larger(x), mending["answers_times"] * model(x))
 
@@ -444,9 +444,9 @@ def test_branches_that_training_left_closed_are_opened(tmp_path):
     assert "closed branches" not in {one.name for one in candidates({"mine": known})}  # training may open them
     known = replace(known, trained={**measured, "trained": 1.0})
     (cause,) = (one for one in candidates({"mine": known}) if one.name == "closed branches")
-    opened = measure(setup.changed(**cause.changes["mine"]))
+    opened = measure(setup.changed(cause.changes["mine"]))
     assert (measured["adds"], opened["adds"]) == (pytest.approx(2e-4, rel=0.9), pytest.approx(0.5, rel=0.01))
-    model = build_model(setup.changed(**cause.changes["mine"]).model, build_task(task)).eval()
+    model = build_model(setup.changed(cause.changes["mine"]).model, build_task(task)).eval()
     (x,), part = build_task(task).train_batch(0, 0).inputs, model.part
     y, times = part.entered(x), cause.changes["mine"]["model"]["mending"]["adds_times"]
     for layer in part.layers:
@@ -461,7 +461,7 @@ def test_what_a_model_leaves_out_by_chance_is_kept(tmp_path):
     causes = {one.name: one for one in candidates({"mine": known})}
     assert "layers beside each other" not in causes  # though in training the second may be given what the first was
     assert "two calls in training give outputs that differ by" in causes["dropout"].evidence
-    model = build_model(setup.changed(**causes["dropout"].changes["mine"]).model, build_task(task))
+    model = build_model(setup.changed(causes["dropout"].changes["mine"]).model, build_task(task))
     (x,), part = build_task(task).train_batch(0, 0).inputs, model.train().part
     torch.testing.assert_close(model(x), part.eval()(x))
     right = Setup("mine", task, {"name": f"{OWN}:Placeless"}, setup.training)
@@ -492,7 +492,7 @@ def test_a_norm_over_time_is_one_over_channels_then(tmp_path):
     setup = Setup("mine", task, {"name": f"{OWN}:OverTime"}, {"budget": {"steps": 40}})
     known = Known(setup, build_task(task), measured=measure(setup))
     (cause,) = (one for one in candidates({"mine": known}) if one.name == "norm over positions")
-    mended = build_model(setup.changed(**cause.changes["mine"]).model, build_task(task)).eval()
+    mended = build_model(setup.changed(cause.changes["mine"]).model, build_task(task)).eval()
     (x,), part = build_task(task).train_batch(0, 0).inputs, mended.part
     y = functional.layer_norm(part.into(x.mT).mT, (16,))
     torch.testing.assert_close(mended(x), part.out(y + part.mix(y, y, y)[0]))
@@ -530,7 +530,7 @@ def test_a_bug_in_the_attention_of_a_whole_model_is_removed_with_it(texts):
     (cause,) = (one for one in candidates({"mine": known}) if one.nature == "bug")
     assert cause.whole
     assert "scrambles" in cause.evidence
-    mended = setup.changed(**cause.changes["mine"])
+    mended = setup.changed(cause.changes["mine"])
     (tokens,) = build_task(task).train_batch(0, 0).inputs
     wrong, right = (build_model(one.model, build_task(task)).eval() for one in (setup, mended))
     assert reach(wrong, (tokens,)).past < reach(right, (tokens,)).past == tokens.shape[1]
@@ -546,7 +546,7 @@ def test_known_parts_stand_in_for_a_persons_own_and_a_model_of_the_lab_for_all_o
     assert list(own) == ["own norm", "own attention", "own model"]  # smaller parts first
     (tokens,) = build_task(task).train_batch(0, 0).inputs
     for cause in own.values():
-        model = build_model(setup.changed(**cause.changes["mine"]).model, build_task(task))
+        model = build_model(setup.changed(cause.changes["mine"]).model, build_task(task))
         assert model(tokens).shape == (*tokens.shape, 8)
         assert sum(weight.numel() for weight in model.parameters()) > 10_000
     assert type(model).__name__ == "Decoder"
@@ -568,7 +568,7 @@ def test_a_model_of_ones_own_that_sees_little_is_given_sight(tmp_path):
     known = Known(setup, build_task(task), examine(setup), measure(setup), exchangeable=exchangeable(setup))
     (cause,) = (one for one in candidates({"mine": known}) if one.name == "small reach")
     assert known.measured["reach"] == 5.0
-    assert measure(setup.changed(**cause.changes["mine"]))["reach"] == 11.0
+    assert measure(setup.changed(cause.changes["mine"]))["reach"] == 11.0
     wrong = Examined("own.py:Convolutions", "model", findings=[WRONG])
     bugs = candidates({"mine": replace(known, examined=[wrong])})
     assert "bug" not in {one.nature for one in bugs}  # it has no attention that another could be used instead of
@@ -583,9 +583,9 @@ def test_outputs_that_see_nothing_are_a_bug_and_those_of_weights_that_start_at_z
     (cause,) = (one for one in candidates({"mine": known}) if one.removed == "attention that sees all is put in")
     assert (cause.name, cause.nature, phase_of(cause)) == ("outputs that see nothing", "bug", 0)
     assert "depends on none of 7 input positions" in cause.evidence
-    without = setup.changed(**cause.changes["mine"])
+    without = setup.changed(cause.changes["mine"])
     assert [STILL[cause.name](measure(one)) for one in (setup, without)] == [True, False]
-    at_zero = measure(setup.changed(model={"starts_at_zero": True}))
+    at_zero = measure(setup.changed({"model": {"starts_at_zero": True}}))
     assert at_zero["reach"] == 7
 
 
@@ -606,7 +606,7 @@ def test_layers_of_torch_get_their_norms_in_front(tmp_path):
     assert (examined.error, examined.verdict != "") == ("", True)
     known = Known(setup, build_task(task), [examined], measure(setup))
     change = next(one.changes["mine"] for one in candidates({"mine": known}) if one.name == "post-norm")
-    mended = setup.changed(**change)
+    mended = setup.changed(change)
     before, after = (build_model(one.model, build_task(task)).modules() for one in (setup, mended))
     norms = [[one.norm_first for one in some if hasattr(one, "norm_first")] for some in (before, after)]
     assert norms == [[False, False], [True, True]]
@@ -624,7 +624,7 @@ def test_scores_that_training_left_small_are_made_larger(texts, tmp_path):
     known = Known(setup, build_task(task), [examined], measure(setup), measure(setup, tmp_path))
     assert "flat attention" not in {one.name for one in candidates({"mine": replace(known, trained={})})}
     (cause,) = (one for one in candidates({"mine": known}) if one.name == "flat attention")
-    mended = measure(setup.changed(**cause.changes["mine"]))
+    mended = measure(setup.changed(cause.changes["mine"]))
     assert known.trained["scores"] < 0.1
     assert mended["scores"] == pytest.approx(1.0, rel=0.2)
 
@@ -634,7 +634,7 @@ def test_gates_that_start_closed_are_drawn_anew(texts):
     setup = Setup("mine", task, {"name": "decoder", "mixer": f"{OWN}:Closed"}, {"budget": {"steps": 40}})
     known = Known(setup, build_task(task), measured=measure(setup))
     (cause,) = (one for one in candidates({"mine": known}) if one.name == "saturated units")
-    assert measure(setup.changed(**cause.changes["mine"]))["vanished"] < 0.01
+    assert measure(setup.changed(cause.changes["mine"]))["vanished"] < 0.01
     plain = Setup("mine", task, {"name": "decoder", "mixer": f"{OWN}:Unscaled"}, {"budget": {"steps": 40}})
     assert measure(plain)["vanished"] < 0.01
 
@@ -784,7 +784,7 @@ def test_two_layers_in_a_row_that_start_at_zero_never_start(both, dead, tmp_path
     causes = {one.name: one for one in candidates({"mine": known})}
     assert ("saturated units" in causes) == dead
     if dead:
-        after = measure(setup.changed(**causes["saturated units"].changes["mine"]))
+        after = measure(setup.changed(causes["saturated units"].changes["mine"]))
         assert after["vanished"] < known.measured["vanished"]
 
 
@@ -803,7 +803,7 @@ def test_matrices_that_start_far_above_the_usual_size_start_at_it_before_anythin
     found = replace(known, examined=[Examined(str(said[place]), place, findings=[wrong])])
     (bug,) = (one for one in candidates({"mine": found}) if one.name in ("a large start", "bug in Large"))
     assert (bug.nature, phase_of(bug), bug.changes) == ("bug", 0, cause.changes)
-    without = setup.changed(**cause.changes["mine"])
+    without = setup.changed(cause.changes["mine"])
     assert [STILL["a large start"](measure(one)) for one in (setup, without)] == [True, False]
 
 

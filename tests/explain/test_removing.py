@@ -114,7 +114,7 @@ def test_time_is_that_of_the_runs_before(tmp_path):
     assert runs.seconds_of([BASE], [0]) == 0.0
     runs.of([BASE], [0])
     assert runs.seconds_of([BASE], [0]) == 0.0
-    longer = BASE.changed(training={"budget": {"steps": 160}})
+    longer = BASE.changed({"training": {"budget": {"steps": 160}}})
     assert runs.seconds_of([longer], [0]) == pytest.approx(4 * runs.seconds_of([BASE], [1]))
     assert runs.seconds_of([BASE], [1]) > 0
 
@@ -306,7 +306,7 @@ def test_what_makes_up_for_much_is_removed_after_what_was_chosen():
 def test_what_was_seen_is_held_against_all_steps_before_runs_are_shortened(said, tmp_path, monkeypatch):
     monkeypatch.setattr(Pacing, "_takes", lambda *_: 200.0)  # what is measured depends on the machine
     monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
-    monkeypatch.setattr(explaining, "suspects", lambda *_: [Cause("nothing", "set-up", "", {}, costs=20)])
+    monkeypatch.setattr(suspecting, "suspects", lambda *_: [Cause("nothing", "set-up", "", {}, costs=20)])
     monkeypatch.setattr(Pacing, "leaves_time_after", lambda *_: False)
     case = parse_case(said(training={"lr": 1e-4, "budget": {"steps": 60}}, saw={"val_loss": 4.0}))
     answer = explain(case, tmp_path / "case", seeds=2, minutes=60.0, jobs=1, executor=InProcess())
@@ -321,7 +321,7 @@ def test_what_was_seen_is_held_against_all_steps_before_runs_are_shortened(said,
 def test_a_run_that_failed_is_told_where_there_is_too_little_time_for_others(said, tmp_path, monkeypatch):
     monkeypatch.setattr(Pacing, "_takes", lambda *_: 200.0)
     monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
-    monkeypatch.setattr(explaining, "suspects", lambda *_: [Cause("nothing", "set-up", "", {}, costs=10_000)])
+    monkeypatch.setattr(suspecting, "suspects", lambda *_: [Cause("nothing", "set-up", "", {}, costs=10_000)])
     case = parse_case(said(variants={"mine": {"name": f"{OWN}:Lost"}}, saw={"val_loss": 4.0}))
     with pytest.raises(SpecError, match=r"minutes are too few: .*\. A run of 'mine' failed: .*the loss is nan"):
         explain(case, tmp_path / "case", seeds=2, minutes=60.0, jobs=1, executor=InProcess())
@@ -344,7 +344,7 @@ def test_runs_that_end_sooner_and_come_nearer_are_not_shortened(said, tmp_path, 
     monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
     sooner = Cause("overfitting", "set-up", "", {"mine": {"training": {"lr": 1e-2}}})  # stands for fewer steps
     causes = [sooner, Cause("nothing", "set-up", "", {}, costs=20)]
-    monkeypatch.setattr(explaining, "suspects", lambda *_: causes)
+    monkeypatch.setattr(suspecting, "suspects", lambda *_: causes)
     case = parse_case(said(training={"lr": 1e-4, "budget": {"steps": 60}}, saw={"val_loss": 2.1}))
     answer = explain(case, tmp_path / "case", seeds=2, minutes=60.0, jobs=1, executor=InProcess())
     assert answer.fraction == 1
@@ -360,7 +360,7 @@ def test_a_run_with_all_steps_that_was_made_first_is_told(said, tmp_path, monkey
     monkeypatch.setattr(Pacing, "leaves_time_after", lambda *_: False)
     monkeypatch.setattr(Pacing, "_takes", lambda *_: 200.0)
     monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
-    monkeypatch.setattr(explaining, "suspects", lambda *_: [Cause("nothing", "set-up", "", {}, costs=20)])
+    monkeypatch.setattr(suspecting, "suspects", lambda *_: [Cause("nothing", "set-up", "", {}, costs=20)])
     case = parse_case(said(training={"lr": 1e-4, "budget": {"steps": 60}}, saw={"val_loss": 2.0}))
     answer = explain(case, tmp_path / "case", seeds=2, minutes=60.0, jobs=1, executor=InProcess())
     assert (answer.fraction < 1, answer.entire.runs, answer.noise) == (True, 1, None)
@@ -372,7 +372,7 @@ def test_what_short_runs_name_is_removed_with_all_steps_where_time_is_left(said,
     monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
     rate = Cause("rate", "set-up", "", {"mine": {"training": {"lr": 1e-2}}})
     others = [Cause("nothing", "set-up", "", {}, costs=20), Cause("no warm-up", "set-up", "", {})]
-    monkeypatch.setattr(explaining, "suspects", lambda *_: [rate, *others])
+    monkeypatch.setattr(suspecting, "suspects", lambda *_: [rate, *others])
     case = parse_case(said(training={"lr": 1e-4, "budget": {"steps": 60}}, saw={"val_loss": 2.1}))
     told = []
     how = {"seeds": 2, "minutes": 60.0, "jobs": 1, "executor": InProcess(), "tell": told.append}
@@ -408,7 +408,7 @@ def test_what_it_ends_with_has_the_seeds_of_what_it_begins_with(made, seeds):
 def test_what_only_runs_with_all_steps_show_is_explained_with_all_of_them(said, tmp_path, monkeypatch):
     monkeypatch.setattr(Pacing, "_takes", lambda *_: 500.0)
     monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
-    monkeypatch.setattr(explaining, "suspects", lambda *_: [Cause("nothing", "set-up", "", {}, costs=20)])
+    monkeypatch.setattr(suspecting, "suspects", lambda *_: [Cause("nothing", "set-up", "", {}, costs=20)])
     training = {"lr": 3e-3, "budget": {"steps": 160}}
     too_good = said(training=training, saw={"val_loss": 1.0}, expected={"mine": {"val_loss": 1.7}})
     told = []

@@ -33,31 +33,17 @@ MOST = 2.0
 @final
 @dataclass(frozen=True)
 class Share:
-    """Hold what one cause carries, in the order in which causes were removed.
+    """Hold what one cause carries, in the order in which causes were removed."""
 
-    Parameters
-    ----------
-    name, nature, removed, evidence, source : str
-        As of the cause.
-    amount : Estimate
-        What its removal changed, those before it being gone: before minus after.
-    alone : Estimate, optional
-        The same with nothing else of its phase removed.
-    last : Estimate, optional
-        The same with everything else removed, where there is something else.
-    detail : str
-        What was chosen, such as the rates that a search ended with.
-    """
-
-    name: str
-    nature: Nature
-    removed: str
-    amount: Estimate
-    alone: Estimate | None = None
-    last: Estimate | None = None
-    evidence: str = ""
-    source: str = ""
-    detail: str = ""
+    name: str  # as of the cause, like all that is not explained here
+    nature: Nature  # the cause's
+    removed: str  # the cause's
+    amount: Estimate  # what its removal changed, those before it being gone: before minus after
+    alone: Estimate | None = None  # the same with nothing else of its phase removed
+    last: Estimate | None = None  # the same with everything else removed, where there is something else
+    evidence: str = ""  # the cause's
+    source: str = ""  # the cause's
+    detail: str = ""  # what was chosen, such as the rates that a search ended with
 
     @property
     def interacts(self) -> bool:
@@ -134,18 +120,14 @@ class Answer:
         What other set-ups gave, tried for numbers that cannot be.
     otherwise : Again or None
         What runs of the case give read otherwise, or with another split, where what was seen is that.
-    unmeasured : tuple of str
-        Errors of the doctor in what is explained that no removal reached.
-    unshown : tuple of str
-        Those whose removal changed nothing that is decided, in runs that were shortened.
+    unmeasured, unshown : tuple of str
+        Errors of the doctor in what is explained that no removal reached, and those that shortened runs do not decide.
     examined : tuple of Examined
         What the doctor said of own modules.
     memories : tuple of Memory
         Whether a few items can be learned by heart.
-    effects : mapping
-        By variant and known effect the evidence that it is at work before training.
-    brought : mapping
-        The same after training, in one run of every variant that is explained.
+    effects, brought : mapping
+        By variant and known effect the evidence that it is at work before training, and after it in one run of each.
     error : str
         Why runs of the set-up as it was did not finish.
     notes : tuple of str
@@ -158,10 +140,8 @@ class Answer:
         Whether no run finished because code raised or ended its process, and no number that was not finite.
     scale : str or None
         The scale at which runs were made; None for what was run by who asked.
-    seconds : float
-        How long it took, over all commands.
-    minutes : float
-        How long it might take.
+    seconds, minutes : float
+        How long it took, over all commands, and how long it might take.
     """
 
     name: str
@@ -281,13 +261,10 @@ class Answer:
     def after(self, shortened: Answer) -> Answer:
         """It with what runs of fewer steps told before of causes that were not tried once more."""
         tried = {*self.worth_all_steps, *self.without_effect}
-        before = [name for name in shortened.without_effect if name not in tried]
-        lost = [one for one in shortened.not_tried if "(runs are shortened)" not in one]
-        return replace(
-            self,
-            without_effect=(*self.without_effect, *(f"{name} (in shortened runs)" for name in before)),
-            not_tried=tuple(dict.fromkeys([*self.not_tried, *lost])),
-        )
+        before = (f"{name} (in shortened runs)" for name in shortened.without_effect if name not in tried)
+        lost = (one for one in shortened.not_tried if "(runs are shortened)" not in one)
+        not_tried = tuple(dict.fromkeys([*self.not_tried, *lost]))
+        return replace(self, without_effect=(*self.without_effect, *before), not_tried=not_tried)
 
     @property
     def steps(self) -> tuple[tuple[str, str, float], ...]:
@@ -331,18 +308,18 @@ class Answer:
             cured = [nature for _, nature in self.cured]
             bug = "bug" if self.raised or (self.unmeasured and {*cured} <= {OWN}) else ""
             return next(filter(None, (bug, *cured)), "unexplained")  # pyrefly: ignore
-        largest = self.largest
         if self.begins_with_a_bug:
             return "bug"
-        if largest is None:
-            return "not again" if self._comes_not_again else "unexplained"
-        return largest[1]  # pyrefly: ignore
+        if self.largest:
+            return self.largest[1]  # pyrefly: ignore
+        off = 0.0 if self.usual is None or self.noise is not False else self.seen - self.usual.mean
+        return "not again" if off / self.distance >= HALF else "unexplained"
 
     @property
     def is_unmeasured_bug(self) -> bool:
         """Whether nothing but what any model gains from carries much, beside errors of unknown effect."""
-        largest = None if self.start is None else self.largest
-        return bool(self.unmeasured or self.unshown) and (largest is None or largest[0] in (*GAINS, TOO_FEW_STEPS))
+        helps_any = self.largest is None or self.largest[0] in (*GAINS, TOO_FEW_STEPS)
+        return helps_any and bool(self.unmeasured or self.unshown)
 
     @property
     def begins_with_a_bug(self) -> bool:
@@ -352,15 +329,7 @@ class Answer:
     @property
     def is_bug_of_own(self) -> bool:
         """Whether a person's own code carries most, and the doctor finds an error there that no removal reached."""
-        largest = None if self.start is None else self.largest
-        return bool(self.unmeasured) and largest is not None and largest[1] == OWN
-
-    @property
-    def _comes_not_again(self) -> bool:
-        """Whether most of the distance is from what was seen to what runs of the case gave, outside their noise."""
-        if self.usual is None or self.noise is not False:
-            return False
-        return (self.seen - self.usual.mean) / self.distance >= HALF
+        return bool(self.unmeasured) and self.largest is not None and self.largest[1] == OWN
 
     @property
     def largest(self) -> tuple[str, str, float] | None:

@@ -53,27 +53,13 @@ Numbers = Mapping[str, Mapping[str, float]]
 @final
 @dataclass(frozen=True)
 class Quantity:
-    """Hold the one number that is explained: a metric of a variant, or its difference from another's.
+    """Hold the one number that is explained: a metric of a variant, or its difference from another's."""
 
-    Parameters
-    ----------
-    metric : Metric
-        What was measured.
-    variant : str
-        Of which variant.
-    beside : str, optional
-        The variant that is subtracted; None for the metric itself.
-    seen : float
-        What the person saw.
-    expected : float
-        The value nearest to it that would not have surprised.
-    """
-
-    metric: Metric
-    variant: str
-    beside: str | None
-    seen: float
-    expected: float
+    metric: Metric  # what was measured
+    variant: str  # of which variant
+    beside: str | None  # the variant that is subtracted; None for the metric itself
+    seen: float  # what the person saw
+    expected: float  # the value nearest to it that would not have surprised
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -191,27 +177,7 @@ def load_case(source: str | Path, *, scale: str | None = None) -> Case:
 
 
 def load_asked(source: str | Path, *, scale: str | None = None) -> Study:
-    """Read a study, or what was run in a case, from a file or from the library.
-
-    Parameters
-    ----------
-    source : str or Path
-        Path of a YAML file, or the name of a study or a case of the library.
-    scale : str, optional
-        As in `load_case`.
-
-    Returns
-    -------
-    Study
-        The checked study; that of a case judges nothing.
-
-    Raises
-    ------
-    SpecError
-        As in `load_case`.
-    DataError
-        As in `load_case`.
-    """
+    """Read a study, or as one that judges nothing what was run in a case; else as `load_case`."""
     path = find(source, {**cases(), **library()}, "study")
     raw = read(path)
     if isinstance(raw, Mapping) and "saw" in raw:
@@ -256,21 +222,13 @@ class _Reader:
         self._said, self._raw, self._path = said, raw, path
 
     def case(self, scale: str | None) -> Case:
-        """The case."""
         self._take_a_variant_for_the_model()
         self._check_keys()
         study, steps_notes = self._study()
         task = self._task(study)
         saw, notes = self._saw(study, task)
-        return Case(
-            study,
-            saw,
-            self._quantity(study, task, saw),
-            self._runs(),
-            self._reported(),
-            (*steps_notes, *notes),
-            scale,
-        )
+        quantity = self._quantity(study, task, saw)
+        return Case(study, saw, quantity, self._runs(), self._reported(), (*steps_notes, *notes), scale)
 
     def _take_a_variant_for_the_model(self) -> None:
         """Without a model, take the class of the first variant, where each is a whole model: they say all the rest."""
@@ -363,9 +321,8 @@ class _Reader:
                 raise self._wrong(where.partition(".")[0], str(error)) from None
             found[metric.name] = read if isinstance(read, WrittenNumber) else float(read)
             if how:
-                notes.append(
-                    f"'{said}' {value if lost else format(value, 'g')} is read as {metric.name} {read:g}, {how}"
-                )
+                told = value if lost else format(value, "g")
+                notes.append(f"'{said}' {told} is read as {metric.name} {read:g}, {how}")
             elif metric.name != said:
                 notes.append(f"'{said}' is read as {metric.name}, {metric.title}")
         return found, notes
@@ -384,9 +341,8 @@ class _Reader:
                 return self._of_comparison(*compared.groups(), study=study, saw=saw, task=task)
             if reached:
                 variant, metric, value = reached.groups()
-                found = self._of_mapping(
-                    {self._variant(variant, study): {metric: self._number(value)}}, study, task, saw
-                )
+                row = {metric: self._number(value)}
+                found = self._of_mapping({self._variant(variant, study): row}, study, task, saw)
                 already = found.metric.improves(found.seen, found.expected)
                 return replace(found, expected=found.seen) if already else found
         raise self._wrong("expected", f"expected cannot be read: {said!r}; it may be {FORMS}")

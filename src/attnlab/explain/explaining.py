@@ -20,28 +20,11 @@ from attnlab.explain.causes.cause import OWN, Cause, Change
 from attnlab.explain.causes.known import Known, setups_of
 from attnlab.explain.metrics import IN_TRAINING
 from attnlab.explain.possible import allowed
+from attnlab.explain.stages import repeating, suspecting
 from attnlab.explain.stages.knowing import KnownBefore, Tell, know_after, know_before
 from attnlab.explain.stages.pacing import SEEDS, Pacing
 from attnlab.explain.stages.removing import Removing
-from attnlab.explain.stages.repeating import (
-    Held,
-    as_called,
-    ended_early,
-    held,
-    held_as_made,
-    made_otherwise,
-    of_labels,
-    seen_again,
-    with_all_seeds,
-)
-from attnlab.explain.stages.suspecting import (
-    OF_LENGTH,
-    equal_parameters,
-    errors_left,
-    suspects,
-    that_length_spares,
-    that_work,
-)
+from attnlab.explain.stages.repeating import Held
 from attnlab.explain.trials.measuring import Measuring
 from attnlab.explain.trials.setups import Runs, as_run
 from attnlab.studies.plan.plan import Plan, plan_study
@@ -100,7 +83,7 @@ def explain(
         raise SpecError(f"minutes must be a positive number; got {minutes!r}")
     if seeds is not None and seeds < 2:
         raise SpecError(f"seeds must be 2 or more, as one run says nothing about noise; got {seeds}")
-    begun, tell = time.monotonic(), tell or _silent
+    begun, tell = time.monotonic(), tell or (lambda _: None)
     if not isinstance(case, Case):
         case = parse_case(case) if isinstance(case, Mapping) else load_case(case)
     if not case.quantity.distance:
@@ -129,10 +112,6 @@ def explain(
 def folder_of(case: Case) -> Path:
     """Where a case lies unless told otherwise: ``runs/explain-NAME``, or ``runs/explain-NAME-SCALE``."""
     return Path("runs") / "-".join(filter(None, ("explain", case.study.name, case.scale)))
-
-
-def _silent(_: str) -> None:
-    """Tell nobody."""
 
 
 def _keep(case: Case, out: Path) -> None:
@@ -164,25 +143,25 @@ def _answer(measuring: Measuring, plan: Plan, pacing: Pacing) -> Answer:
     case, quantity, tell = measuring.case, measuring.case.quantity, pacing.tell
     tell(f"seen {quantity.seen:.4g}, expected {quantity.expected:.4g}: {quantity.words}")
     before = know_before(case, as_run(case, plan), pacing.kept, tell)
-    known, entire, equal = before.known, Held(), equal_parameters(case, plan)
+    known, entire, equal = before.known, Held(), suspecting.equal_parameters(case, plan)
     # with all steps, where there is time for it
     if pacing.leaves_time(measuring, known):
-        known = as_called(measuring, known, tell)
+        known = repeating.as_called(measuring, known, tell)
         tell("does it come again?")
-        entire = held(measuring, known)
+        entire = repeating.held(measuring, known)
     # in runs that fit the time
-    suspected = suspects(quantity, known, equal)
+    suspected = suspecting.suspects(quantity, known, equal)
     measuring = pacing.chosen(measuring, known, suspected, entire)
     measuring = pacing.lengthened(measuring, known)
     if not measuring.comparable and entire.found is None:
-        entire = held_as_made(measuring, known)
+        entire = repeating.held_as_made(measuring, known)
     carrying = _Carrying(before, plan, equal, tell)
     answer = carrying.answer(measuring, known, entire)
     # and with all steps after all, where what these told leaves time for it
     worth = worth_all_steps(answer, suspected)
     if answer.start is None or not pacing.leaves_time_after(measuring, known, worth):
         return answer
-    only = {*OF_LENGTH, *(one.name for one in worth or suspected)}
+    only = {*suspecting.OF_LENGTH, *(one.name for one in worth or suspected)}
     again = carrying.answer(replace(measuring, fraction=1.0), known, entire, only)
     return again.after(answer)
 
@@ -210,31 +189,31 @@ class _Carrying:
         """The answer that runs give, of all causes or of those that are named."""
         case, quantity, tell = measuring.case, measuring.case.quantity, self.tell
         known = {name: replace(one, setup=measuring.shortened(one.setup)) for name, one in known.items()}
-        known = as_called(measuring, known, tell)
+        known = repeating.as_called(measuring, known, tell)
         if entire.found is None or not measuring.comparable or only is not None:
             tell("does it come again?" if measuring.comparable else "does it come again in these runs?")
-        again, error = seen_again(measuring, known)
+        again, error = repeating.seen_again(measuring, known)
         known, brought = know_after(measuring, known, tell)
-        causes, of_length = that_length_spares(measuring, suspects(quantity, known, self.equal))
+        causes, of_length = suspecting.that_length_spares(measuring, suspecting.suspects(quantity, known, self.equal))
         causes = [one for one in causes if only is None or one.name in only]
         start, unreached, cured = measuring.mean(setups_of(known, quantity.variants)), list[str](), []
         again_so = entire.noise is True  # then nothing but the case made it what it is
-        made, no_time = made_otherwise(measuring, known, () if again_so else self.before.impossible, tell)
+        made, no_time = repeating.made_otherwise(measuring, known, () if again_so else self.before.impossible, tell)
         tuned_by = quantity.metric if quantity.metric.name in IN_TRAINING else self.plan.task.metrics[0]
         removing = Removing(measuring, setups_of(known, quantity.variants), tuned_by, tell)
         tell("what carries it?")
         if start:
-            causes, unreached = that_work(causes, known, tell)
+            causes, unreached = suspecting.that_work(causes, known, tell)
             removing.carry(causes)
         else:
             cured = removing.cures(causes)
-        left, unshown = errors_left(measuring, known, causes, removing.shares)
+        left, unshown = suspecting.errors_left(measuring, known, causes, removing.shares)
         if measuring.comparable:
-            measuring = with_all_seeds(measuring, known, list(removing.ended.values()))
-            entire = held(measuring, known)
+            measuring = repeating.with_all_seeds(measuring, known, list(removing.ended.values()))
+            entire = repeating.held(measuring, known)
             start, entire = entire.found, replace(entire, found=None)
         before = _before_runs(case, self.before)
-        allowed = of_labels(measuring, known, removing.ended) if start and before.behind else before.allowed
+        allowed = repeating.of_labels(measuring, known, removing.ended) if start and before.behind else before.allowed
         return replace(
             before, allowed=allowed, fraction=measuring.fraction, seeds=len(measuring.seeds),
             again=entire.again or again, start=start, entire=entire.found, noise=entire.noise, draw=entire.draw,
@@ -243,7 +222,7 @@ class _Carrying:
             without_effect=tuple(dict.fromkeys(removing.without_effect)),
             undecided=removing.undecided, nearest=removing.nearest,
             not_tried=tuple(dict.fromkeys([*of_length, *no_time, *unreached, *removing.not_tried])),
-            alarms=(*self.before.alarms, *ended_early(measuring, known)), made=made,
+            alarms=(*self.before.alarms, *repeating.ended_early(measuring, known)), made=made,
             unmeasured=left, unshown=unshown, brought=brought, error=error,
             cured=tuple((one.name, one.nature) for one in cured), raised=start is None and removing.raised,
         )  # fmt: skip

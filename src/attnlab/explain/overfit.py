@@ -236,7 +236,6 @@ class _FewItems:
         return self._batch
 
     def loss(self, outputs: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-        """The loss of the task."""
         return self._task.loss(outputs, batch, label_smoothing)
 
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:

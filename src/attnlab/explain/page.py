@@ -97,9 +97,8 @@ def waterfall_rows(answer: Answer) -> list[dict[str, Any]]:
         rows.append({"row": row, "kind": "step", "from": at, "to": at - amount, "nature": nature, "text": told})
         at -= amount
     wanted = answer.expected
-    rows.append(
-        {"row": "expected", "kind": "end", "from": wanted, "to": wanted, "nature": "end", "text": f"{wanted:.4g}"}
-    )
+    end = {"row": "expected", "kind": "end", "from": wanted, "to": wanted, "nature": "end", "text": f"{wanted:.4g}"}
+    rows.append(end)
     following = [row["row"] for row in rows[1:]] + [None]
     for row, after in zip(rows, following, strict=True):
         row |= {"color": COLORS[row["nature"]], "next": after}
@@ -115,6 +114,8 @@ def page(answer: Answer, drawing: Drawing | None) -> str:
     """The answer as an HTML page."""
     from markupsafe import Markup
 
+    steps = "all of their steps" if answer.fraction == 1 else f"{answer.fraction:.2g} of their steps"
+    took = f"{answer.seconds:.0f} s"
     values = {
         "answer": answer,
         "paragraph": paragraph(answer),
@@ -125,18 +126,9 @@ def page(answer: Answer, drawing: Drawing | None) -> str:
         "colors": COLORS,
         "shares": _shares(answer),
         "again": _again(answer),
-        "facts": _facts(answer),
+        "facts": [f"verdict: {answer.verdict}", f"{answer.seeds} runs of every set-up, with {steps}", took],
     }
     return rendered("answer.html.j2", values, "attnlab.explain")
-
-
-def _facts(answer: Answer) -> list[str]:
-    whole = "all of their steps" if answer.fraction == 1 else f"{answer.fraction:.2g} of their steps"
-    return [
-        f"verdict: {answer.verdict}",
-        f"{answer.seeds} runs of every set-up, with {whole}",
-        f"{answer.seconds:.0f} s",
-    ]
 
 
 def _shares(answer: Answer) -> list[dict[str, str]]:
@@ -180,9 +172,8 @@ def _effects(when: str, effects: Mapping[str, Mapping[str, str]]) -> str:
 
 def document(answer: Answer, drawing: Drawing | None) -> str:
     """The answer as Markdown."""
-    shares = [
-        tuple(row[key] for key in ("name", "nature", "amount", "part", "alone", "last")) for row in _shares(answer)
-    ]
+    told = ("name", "nature", "amount", "part", "alone", "last")
+    shares = [tuple(row[key] for key in told) for row in _shares(answer)]
     again = [tuple(row.values()) for row in _again(answer)]
     blocks = [
         f"# {answer.question}",

@@ -63,21 +63,9 @@ class Impossible:
 
 
 def impossible(case: Case, task: StudyTask, measured: Mapping[str, Measured]) -> list[Impossible]:
-    """The numbers of a case that cannot be what they seem.
+    """The numbers of a case that cannot be what they seem, of each variant the first, as measured before training.
 
-    Parameters
-    ----------
-    case : Case
-        The case.
-    task : StudyTask
-        Its task; however it splits, its floors are those of a clean split.
-    measured : mapping
-        By variant what was measured of it before training.
-
-    Returns
-    -------
-    list of Impossible
-        In the order of the case; of each variant the first.
+    However a task splits, its floors are those of a clean split.
     """
     metrics = metrics_of(task)
     found: dict[str, Impossible] = {}
@@ -216,24 +204,14 @@ def labels_allow(quantity: Quantity, right: float, surest: float, trained: float
 
 
 def ways(setup: Setup, one: Impossible) -> list[Setup]:
-    """Other set-ups that may give a number which this one cannot.
+    """Other set-ups that may give a number which this one cannot: it with every wrong split that its task can make.
 
-    Parameters
-    ----------
-    setup : Setup
-        As the variant was said to be run.
-    one : Impossible
-        What is impossible about its number.
-
-    Returns
-    -------
-    list of Setup
-        It with every wrong split that its task can make and, where its outputs see too little and a model of the lab
-        reads them off position by position, with one answer that is read off all positions.
+    Where its outputs see too little, and a model of the lab reads them off position by position, also it with one
+    answer that is read off all positions.
     """
     found = leaks(setup)
     if one.sees is not None and setup.task["name"] == "char-lm" and "readout" in model_parameters(setup.model):
-        read_off = setup.changed(task={"predict": "last"}, model={"readout": "window", "tied": False})
+        read_off = setup.changed({"task": {"predict": "last"}, "model": {"readout": "window", "tied": False}})
         found.append(replace(read_off, name=f"{setup.name}, one answer read off all positions"))
     return found
 
@@ -246,7 +224,8 @@ def leaks(setup: Setup) -> list[Setup]:
         paired = str(task["inputs"]).endswith(".npy")
         splits = [{"validation": [task["inputs"], task[ARRAYS[name]]] if paired else task["inputs"]}]
     return [
-        replace(setup.changed(task=one), name=f"{setup.name}, {one.get('split', 'inside')} split") for one in splits
+        replace(setup.changed({"task": one}), name=f"{setup.name}, {one.get('split', 'inside')} split")
+        for one in splits
     ]
 
 

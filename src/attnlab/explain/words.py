@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from attnlab.explain.answer import HALF, NOT_IN_CASE, OF_DATA, Again, Answer, Share
+from attnlab.explain.answer import HALF, NOT_IN_CASE, OF_DATA, Answer, Share
 from attnlab.explain.causes.cause import ANOTHER_SOURCE, OWN
 from attnlab.explain.causes.own_code import Examined
 from attnlab.explain.causes.removals import REMOVALS
@@ -32,7 +32,8 @@ def paragraph(answer: Answer) -> str:
 
 
 def _sentences(answer: Answer) -> Iterator[str]:
-    yield _headline(answer)
+    distance = f"{answer.seen:.4g} was seen and {answer.expected:.4g} expected: {answer.quantity}, {answer.unit}."
+    yield f"{_verdict(answer)} {distance}"
     asked = answer.variants if answer.otherwise else ()  # in another unit it says nothing of what was learned
     yield from (f"{one.words}." for one in answer.impossible if one.kind != "unlearned" or one.variant not in asked)
     at_once = answer.verdict == "cannot be"  # else what is suspicious stands behind what was measured
@@ -45,11 +46,6 @@ def _sentences(answer: Answer) -> Iterator[str]:
     yield from _bugs(answer)
     yield from (f"{alarm}." for alarm in answer.alarms if not at_once)
     yield from _rest(answer)
-
-
-def _headline(answer: Answer) -> str:
-    distance = f"{answer.seen:.4g} was seen and {answer.expected:.4g} expected: {answer.quantity}, {answer.unit}."
-    return f"{_verdict(answer)} {distance[0].upper()}{distance[1:]}"
 
 
 def _verdict(answer: Answer) -> str:
@@ -96,10 +92,8 @@ def _of_largest(answer: Answer, name: str, nature: str, amount: float) -> str:
 def _made(answer: Answer) -> Iterator[str]:
     """What other set-ups gave for numbers that cannot be, where they were made."""
     if answer.made and not answer.noise:  # what comes again needs no other set-up
-        told = "; ".join(
-            f"{one.variant}: {one.metric} {one.found.mean:.4g} (seen {one.seen:.4g})" for one in answer.made
-        )
-        yield f"Made on purpose, one run each: {told}."
+        told = (f"{one.variant}: {one.metric} {one.found.mean:.4g} (seen {one.seen:.4g})" for one in answer.made)
+        yield f"Made on purpose, one run each: {'; '.join(told)}."
 
 
 def _again(answer: Answer) -> Iterator[str]:
@@ -125,11 +119,14 @@ def _again(answer: Answer) -> Iterator[str]:
         return
     else:
         yield f"{found}: {meaning[answer.noise]}."
+    outside = {f"{one.metric} of '{one.variant}'": one for one in answer.again if one.within is False}
     others = [
-        one for one in answer.again if one.within is False and f"{one.metric} of '{one.variant}'" != answer.quantity
+        f"{name} (seen {one.seen:.4g}, found {one.found.mean:.4g}{interval(one.found)})"
+        for name, one in outside.items()
+        if name != answer.quantity
     ]
     if others:
-        yield f"Outside the noise of runs are also: {'; '.join(map(_other, others))}."
+        yield f"Outside the noise of runs are also: {'; '.join(others)}."
 
 
 def _otherwise(answer: Answer) -> str:
@@ -142,12 +139,9 @@ def _otherwise(answer: Answer) -> str:
 
 def _how(answer: Answer) -> str:
     """In what runs differ from those that were seen."""
-    how = [f"at scale '{answer.scale}'"] if answer.scale else []
-    return " and ".join([*how, *([f"with {answer.fraction:.2g} of the steps"] if answer.fraction < 1 else [])])
-
-
-def _other(one: Again) -> str:
-    return f"{one.metric} of '{one.variant}' (seen {one.seen:.4g}, found {one.found.mean:.4g}{interval(one.found)})"
+    scale = f"at scale '{answer.scale}'" if answer.scale else ""
+    steps = f"with {answer.fraction:.2g} of the steps" if answer.fraction < 1 else ""
+    return " and ".join(filter(None, (scale, steps)))
 
 
 def _share(answer: Answer, share: Share) -> str:
@@ -157,10 +151,12 @@ def _share(answer: Answer, share: Share) -> str:
         return f"Without '{share.name}' ({_how_removed(share)}) {better}."
     beyond = answer.counts * share.amount.mean / (answer.whole or 1.0) > 1 + SMALL
     beyond = " and so more than there was to explain" if beyond else ""
-    of_these = "" if answer.counts in (0.0, 1.0) else f" of the {_in_shortened(answer):.3g} in these runs"
-    carries = f"carries {amount.mean:+.3g}{interval(amount)}{of_these}" + (
-        f", {part} of {_whole(answer)}{beyond}" if part else ""
-    )
+    here = abs(answer.start.mean - answer.expected) if answer.start else 0.0
+    of_these = "" if answer.counts in (0.0, 1.0) else f" of the {here:.3g} in these runs"
+    off = answer.whole != answer.distance
+    whole = f"the {abs(answer.whole):.3g} that runs lie off" if off else "the distance"
+    of_whole = f", {part} of {whole}{beyond}" if part else ""
+    carries = f"carries {amount.mean:+.3g}{interval(amount)}{of_these}{of_whole}"
     detail = f" ({share.detail})" if share.detail else ""
     last = answer.carried(share.last) if share.interacts and share.last else None
     order = f" Removed last it carries {last.mean:+.3g}: it interacts." if last else ""
@@ -168,16 +164,6 @@ def _share(answer: Answer, share: Share) -> str:
     source = f" See {share.source}." if share.source else ""
     name = f"{share.name[0].upper()}{share.name[1:]}"
     return f"{name} ({share.nature}; {share.removed}{detail}) {carries}.{order}{why}{source}"
-
-
-def _whole(answer: Answer) -> str:
-    """What parts are parts of, in words."""
-    return "the distance" if answer.whole == answer.distance else f"the {abs(answer.whole):.3g} that runs lie off"
-
-
-def _in_shortened(answer: Answer) -> float:
-    """How much there is to explain in runs with fewer steps than were seen."""
-    return abs(answer.start.mean - answer.expected) if answer.start else 0.0
 
 
 def ended(text: str) -> str:
@@ -280,9 +266,8 @@ def _next_of_runs(answer: Answer, first: Share | None) -> str:
         text = f"Run it with all of its steps: --minutes {minutes} would be about enough."
     elif answer.undecided and not answer.shares and not answer.is_all_noise:
         name = max(answer.undecided, key=lambda one: answer.carried(answer.undecided[one]).mean)
-        text = (
-            f"Decide whether '{name}' carries it: --minutes {math.ceil(2 * answer.minutes)} gives time for more runs."
-        )
+        minutes = math.ceil(2 * answer.minutes)
+        text = f"Decide whether '{name}' carries it: --minutes {minutes} gives time for more runs."
     elif answer.verdict == "noise":
         few = answer.is_all_noise and answer.draw > abs(answer.distance)
         text = MORE_HELD_OUT if few else "Compare with more seeds: attnlab run adds them until a difference is decided."
@@ -308,6 +293,4 @@ def _question_to_ask(answer: Answer) -> str:
 
 def interval(estimate: Estimate) -> str:
     """An interval in brackets; nothing where there is none."""
-    if not math.isfinite(estimate.low):
-        return ""
-    return f" [{estimate.low:.4g}, {estimate.high:.4g}]"
+    return f" [{estimate.low:.4g}, {estimate.high:.4g}]" if math.isfinite(estimate.low) else ""

@@ -63,19 +63,9 @@ REMOVED_OTHERWISE = frozenset(_OTHERWISE.split())
 
 
 def candidates(situations: Mapping[str, Known], *, comparison: Mapping[str, Change] | None = None) -> list[Cause]:
-    """Every cause that could be removed from some variant.
+    """Every cause that could be removed from some variant: what the doctor found, the table, what is searched.
 
-    Parameters
-    ----------
-    situations : mapping
-        What is known, by variant.
-    comparison : mapping, optional
-        What makes the parameters of the compared variants equal, by variant.
-
-    Returns
-    -------
-    list of Cause
-        What the doctor found, then the table, then what is solved or searched for each variant.
+    `comparison` has by variant what makes the parameters of those that are compared equal.
     """
     found = [*_bugs(situations)]
     for removal in REMOVALS:
@@ -95,27 +85,14 @@ def candidates(situations: Mapping[str, Known], *, comparison: Mapping[str, Chan
     found += [cause for cause in _own_code(situations) if cause.changes not in tried]
     rates: dict[str, Change] = {name: {} for name in situations}
     source = "Bouthillier 2021, arXiv:2103.03098; Narang 2021, arXiv:2102.11972"
-    costs = len(FACTORS) + 1
-    found.append(
-        Cause("untuned rate", "set-up", "the learning rate is searched", rates, source=source, tunes=True, costs=costs)
-    )
-    return found
+    tuning = {"source": source, "tunes": True, "costs": len(FACTORS) + 1}
+    return [*found, Cause("untuned rate", "set-up", "the learning rate is searched", rates, **tuning)]
 
 
 def unequal(situations: Mapping[str, Known], behind: str) -> list[Cause]:
     """Settings of task and training of the variant that did worse that are others of the one it is compared with.
 
-    Parameters
-    ----------
-    situations : mapping
-        What is known of the two, by variant.
-    behind : str
-        Which of them did worse than was expected.
-
-    Returns
-    -------
-    list of Cause
-        None where their models are one: then a setting is what is compared.
+    None where their models are one: then a setting is what is compared.
     """
     own, other = situations[behind].setup, next(one.setup for name, one in situations.items() if name != behind)
     if own.model == other.model:
@@ -187,11 +164,6 @@ def _done(mending: Mapping[str, Any]) -> str:
         "over_keys": "scores are normalized over the keys",
     }
     return "; ".join(words[key].format(value=value) for key, value in mending.items())
-
-
-def swapped(situation: Known) -> dict[str, Any]:
-    """A person's own mixers given the other layout of batch and length."""
-    return mended(situation, {"swapped": True})
 
 
 def replaced(cause: Cause, situations: Mapping[str, Known]) -> Cause:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, final
 
 Nature = Literal["bug", "known effect", "own code", "set-up"]
+"""Of a person's own code that a known part does better nothing says whether it is a bug, or what it is made for."""
 Change = Mapping[str, Mapping[str, Any]]
 """What is merged over a set-up, by ``task``, ``model`` and ``training``."""
 GAINS = ("small batch", "short context", "small model")
@@ -30,43 +31,18 @@ TITLES = {
 @final
 @dataclass(frozen=True)
 class Cause:
-    """Hold one thing that may have made a number what it is, and the same without it.
+    """Hold one thing that may have made a number what it is, and the same without it."""
 
-    Parameters
-    ----------
-    name : str
-        What it is called; equal for all variants that have it.
-    nature : {"bug", "known effect", "own code", "set-up"}
-        What it would be, were it the cause; of a person's own code that a known part does better nothing says whether
-        that is a bug, or what it is made for.
-    removed : str
-        What was done to remove it, in words.
-    changes : mapping
-        By variant what is merged over its set-up; variants that do not have it are not there.
-    evidence : str
-        What else speaks for it; empty if nothing does.
-    source : str
-        Where it is described.
-    tunes : bool
-        Whether the rate of each variant is searched instead.
-    costs : int
-        How many runs of the set-up one without it takes as long as.
-    grows : bool
-        Whether there may be more of it: it is removed again and again, as long as that helps.
-    began : bool
-        Whether it is a known effect that only training brought, as a rate may that is too high.
-    """
-
-    name: str
-    nature: Nature
-    removed: str
-    changes: Mapping[str, Change]
-    evidence: str = ""
-    source: str = ""
-    tunes: bool = False
-    costs: int = 1
-    grows: bool = False
-    began: bool = False
+    name: str  # what it is called; equal for all variants that have it
+    nature: Nature  # what it would be, were it the cause
+    removed: str  # what was done to remove it, in words
+    changes: Mapping[str, Change]  # by variant what is merged over its set-up; variants without it are not there
+    evidence: str = ""  # what else speaks for it; empty if nothing does
+    source: str = ""  # where it is described
+    tunes: bool = False  # whether the rate of each variant is searched instead
+    costs: int = 1  # how many runs of the set-up one without it takes as long as
+    grows: bool = False  # whether there may be more of it: it is removed again and again, as long as that helps
+    began: bool = False  # whether it is a known effect that only training brought, as a rate may that is too high
 
     @property
     def whole(self) -> bool:

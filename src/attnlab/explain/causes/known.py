@@ -9,7 +9,7 @@ from typing import Any, final
 from attnlab.core.build import is_path, parse
 from attnlab.core.contracts import StudyTask
 from attnlab.explain.causes.own_code import Examined, Exchangeable, forecasts, model_parameters, own_mixer, own_model
-from attnlab.explain.causes.signatures import SIGNATURES, Measured
+from attnlab.explain.causes.signatures import NAMED, Measured
 from attnlab.explain.trials.setups import Setup
 from attnlab.nn.exchanged import ATTENTION
 
@@ -56,7 +56,7 @@ class Known:
 
     def signature(self, name: str, *, trained: bool = True) -> str:
         """The evidence of a known effect, before training or else, if that counts, after it; empty where it is none."""
-        one = next(one for one in SIGNATURES if one.name == name)
+        one = NAMED[name]
         after = one.of(self.trained) if trained else ""
         return one.of(self.measured) or (f"after training {after}" if after else "")
 

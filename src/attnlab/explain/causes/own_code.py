@@ -76,18 +76,7 @@ class Examined:
 
 
 def examine(setup: Setup) -> list[Examined]:
-    """Examine every module of a person's own that a set-up names, in a process of its own.
-
-    Parameters
-    ----------
-    setup : Setup
-        The set-up.
-
-    Returns
-    -------
-    list of Examined
-        One for each class, in the order in which the model names them; nothing for a model of the lab alone.
-    """
+    """Examine every module of a person's own that a set-up names, each class once, in a process of its own."""
     if not any(own_specs(setup.model)):
         return []
     return [Examined(**found) for found in call_apart(_examine, dict(setup.task), dict(setup.model))]
@@ -150,24 +139,12 @@ def _layout_of(model: nn.Module) -> str:
 @final
 @dataclass(frozen=True)
 class Exchangeable:
-    """Hold what can stand in the place of a person's own model, or of parts of it.
+    """Hold what can stand in the place of a person's own model, or of parts of it."""
 
-    Parameters
-    ----------
-    slots : mapping
-        By name of its part, the arguments of a `Slot`.
-    standard : mapping, optional
-        The specification of a model of the lab, as wide and as deep, that answers as it does.
-    norms_behind : sequence of (str, str)
-        Names of its parts, and of the norms that stand behind them.
-    far_above : sequence of str
-        Names of weights of a person's own model, or of one with a mixer of theirs, that start far above usual.
-    """
-
-    slots: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    standard: Mapping[str, Any] | None = None
-    norms_behind: Sequence[Sequence[str]] = ()
-    far_above: Sequence[str] = ()
+    slots: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by name of its part, arguments of a `Slot`
+    standard: Mapping[str, Any] | None = None  # a model of the lab, as wide and as deep, that answers as it does
+    norms_behind: Sequence[Sequence[str]] = ()  # pairs of names: its parts, and the norms that stand behind them
+    far_above: Sequence[str] = ()  # names of weights, around a mixer of theirs too, that start far above usual
 
     def of(self, *kinds: str) -> dict[str, Mapping[str, Any]]:
         """The slots of some kinds."""

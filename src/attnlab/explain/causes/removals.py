@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,7 +13,7 @@ from attnlab.core.errors import SpecError
 from attnlab.explain.causes.cause import ANOTHER_SOURCE, OVERFITTING, TINY_BATCH, TITLES, TOO_FEW_STEPS, Change, Nature
 from attnlab.explain.causes.known import Known, exchanged, mended, with_attention
 from attnlab.explain.causes.own_code import forecasts, own_model, task_parameters
-from attnlab.explain.causes.signatures import FAINT, Measured
+from attnlab.explain.causes.signatures import NAMED, Measured
 from attnlab.explain.trials.setups import Setup
 from attnlab.nn.exchanged import BEHIND
 from attnlab.nn.mixers import MIXERS
@@ -64,7 +63,6 @@ NARROW = 16
 """Width of a head below which wider ones are tried: fewer, in the same width of the model."""
 LIVING = f"layers start as torch draws them and rectifiers let {LEAK:g} of what is below zero through, or are smooth"
 NO_PATH, IDENTITY = "no identity path", "every layer's input is added to its output"
-_LOW_RANK = "Bhojanapalli 2020, arXiv:2002.07028"
 CHANCE, NO_POSITIONS = "dropout in evaluation", "no positions"
 FROZEN, CUT_OFF = "frozen weights", "weights without a gradient"
 LATE = "late inputs"
@@ -75,22 +73,16 @@ SMALL, CLOSED = "small answers", "closed branches"
 AS_THEY_ARE = "normalize: false"
 LOST, REWRITTEN = "lost levels", "weights changed on the way"
 DROWNED, OVER_POSITIONS, BESIDE = "inputs that drown", "norm over positions", "layers beside each other"
+_MEASURED = (FROZEN, CUT_OFF, TWICE, STARTED, REWRITTEN, DROWNED, BOUNDED, BLIND)
 STILL: Mapping[str, Callable[[Measured], bool]] = {
     TITLES["causality"]: lambda m: m.get("ahead", 0.0) > 0,
     TITLES["batch-independence"]: lambda m: m.get("mixes", 0.0) > 0,
     TITLES["normalization"]: lambda m: m.get("across", 0.0) > 0,
-    CHANCE: lambda m: m.get("chance", 0.0) > 0,
+    CHANCE: NAMED["chance in evaluation"].is_at_work,
     NO_POSITIONS: lambda m: m.get("order", 1.0) == 0.0,
-    FROZEN: lambda m: m.get("frozen", 0.0) > 0,
-    CUT_OFF: lambda m: m.get("cut_off", 0.0) > 0,
-    TWICE: lambda m: m.get("probabilities", 0.0) > 0,
-    STARTED: lambda m: m.get("far_above", 0.0) > 0,
-    REWRITTEN: lambda m: m.get("rewritten", 0.0) > 0,
     LARGE: lambda m: m.get("entry", 0.0) > LARGEST_ENTRY,
-    DROWNED: lambda m: m.get("told", math.inf) < FAINT,
-    BOUNDED: lambda m: m.get("beyond", 0.0) > 0,
-    BLIND: lambda m: m.get("reach", 1.0) == 0.0,
     LATE: lambda m: m.get("delay", 0.0) > 0 or m.get("ahead", 0.0) > 0,
+    **{name: NAMED[name].is_at_work for name in _MEASURED},
 }
 """By what is removed, what is measured of a model from which it was not removed after all."""
 
@@ -317,8 +309,7 @@ def _task_said(one: Known, key: str) -> int | None:
 
 
 def _usual_batch(one: Known) -> Change | None:
-    few = 0 < (_task_said(one, "batch") or 0) <= TINY
-    return {"task": {"batch": USUAL_BATCH}} if few else None
+    return {"task": {"batch": USUAL_BATCH}} if 0 < (_task_said(one, "batch") or 0) <= TINY else None
 
 
 def _larger_batch(one: Known) -> Change | None:
@@ -349,10 +340,6 @@ def _fewer_steps(one: Known) -> Change:
     return {"training": {"budget": {"steps": max(1, one.setup.steps // SOONER)}}}
 
 
-def _more_steps(one: Known) -> Change:
-    return more_steps(one.setup)
-
-
 def more_steps(setup: Setup) -> Change:
     """A longer run."""
     return {"training": {"budget": {"steps": MORE_STEPS * setup.steps}}}
@@ -360,141 +347,84 @@ def more_steps(setup: Setup) -> Change:
 
 REMOVALS: tuple[Removal, ...] = (
     Removal("leaking split", "set-up", "what is held out shares nothing with what is trained on", _clean),
-    Removal(
-        ANOTHER_SOURCE, "set-up", "a part of the items of training is held out in their place", _same_source
-    ),
-    Removal(
-        AS_THEY_ARE, "set-up", "a model reads and answers numbers of mean 0 and standard deviation 1", _normalized
-    ),
-    Removal(
-        NO_PATH, "known effect", IDENTITY, identity_path,
-        ("signal shrink", "rank collapse"), "He 2023, arXiv:2302.10322; Dong 2021, arXiv:2103.03404",
-    ),
+    Removal(ANOTHER_SOURCE, "set-up", "a part of the items of training is held out in their place", _same_source),
+    Removal(AS_THEY_ARE, "set-up", "a model reads and answers numbers of mean 0 and standard deviation 1", _normalized),
+    Removal(NO_PATH, "known effect", IDENTITY, identity_path,
+        ("signal shrink", "rank collapse"), "He 2023, arXiv:2302.10322; Dong 2021, arXiv:2103.03404"),
     Removal(TITLES["batch-independence"], "bug", "the LSTM reads positions as time", _sequences_as_time),
-    Removal(
-        CHANCE, "bug", "dropout acts in training alone", _if_measured("chance in evaluation", "quiet"),
-        ("chance in evaluation",), "Srivastava 2014, JMLR 15, section 4",
-    ),
-    Removal(
-        "dead rectifiers", "known effect", LIVING,
+    Removal(CHANCE, "bug", "dropout acts in training alone", _if_measured("chance in evaluation", "quiet"),
+        ("chance in evaluation",), "Srivastava 2014, JMLR 15, section 4"),
+    Removal("dead rectifiers", "known effect", LIVING,
         living_rectifiers, ("dead rectifiers",), "Maas 2013, ICML workshop on deep learning for speech",
-        by_training=True,
-    ),
-    Removal(
-        "saturated units", "known effect", "layers start as torch draws them",
-        _if_measured("saturated units", "fresh"), ("saturated units",), "Glorot, Bengio 2010, AISTATS",
-    ),
+        by_training=True),
+    Removal("saturated units", "known effect", "layers start as torch draws them",
+        _if_measured("saturated units", "fresh"), ("saturated units",), "Glorot, Bengio 2010, AISTATS"),
     Removal(STARTED, "known effect", USUAL, usual_start, (STARTED,), "Glorot, Bengio 2010, AISTATS"),
-    Removal(
-        "flat attention", "known effect", "scores are multiplied until their standard deviation is one",
+    Removal("flat attention", "known effect", "scores are multiplied until their standard deviation is one",
         _if_measured("flat attention", "scores_times", lambda one: _times(one.trained["scores"], LEAST_SCORES)),
-        ("flat attention",), "Henry 2020, arXiv:2010.04245; Liu 2022, arXiv:2111.09883, section 3.3",
-    ),
+        ("flat attention",), "Henry 2020, arXiv:2010.04245; Liu 2022, arXiv:2111.09883, section 3.3"),
     Removal(FROZEN, "known effect", "all weights are trained", lambda one: _thawed(one, FROZEN), (FROZEN,)),
     Removal(CUT_OFF, "bug", "all weights are trained", lambda one: _thawed(one, CUT_OFF), (CUT_OFF,)),
+    Removal(REWRITTEN, "known effect", "what the model's own code changes of its weights is put back after each call",
+        _if_measured(REWRITTEN, "kept", whole=True), (REWRITTEN,)),
+    Removal(LARGE, "known effect", "what enters the first layer is scaled to a size of one", _smaller_entry, (LARGE,),
+        "Vaswani 2017, arXiv:1706.03762, section 3.4"),
     Removal(
-        REWRITTEN, "known effect", "what the model's own code changes of its weights is put back after each call",
-        _if_measured(REWRITTEN, "kept", whole=True), (REWRITTEN,),
-    ),
-    Removal(
-        LARGE, "known effect", "what enters the first layer is scaled to a size of one", _smaller_entry, (LARGE,),
-        "Vaswani 2017, arXiv:1706.03762, section 3.4",
-    ),
-    Removal(
-        BESIDE, "bug", "every layer is given what the one before it gave", _if_measured(BESIDE, "chained"), (BESIDE,),
-    ),
-    Removal(
-        OVER_POSITIONS, "known effect", "layer norms are over the channels of each position",
-        _if_measured(OVER_POSITIONS, "over_channels"), (OVER_POSITIONS,), "Ba 2016, arXiv:1607.06450, section 3",
-    ),
+        BESIDE, "bug", "every layer is given what the one before it gave", _if_measured(BESIDE, "chained"), (BESIDE,)),
+    Removal(OVER_POSITIONS, "known effect", "layer norms are over the channels of each position",
+        _if_measured(OVER_POSITIONS, "over_channels"), (OVER_POSITIONS,), "Ba 2016, arXiv:1607.06450, section 3"),
     Removal(
         DROWNED, "known effect", "what is read is scaled until it differs as much from input to input as by position",
         _if_measured(DROWNED, "entry_times", lambda one: _times(one.measured["told"], LEAST_TOLD), whole=True),
-        (DROWNED,), "Vaswani 2017, arXiv:1706.03762, section 3.4",
-    ),
+        (DROWNED,), "Vaswani 2017, arXiv:1706.03762, section 3.4"),
     Removal(
         LOST, "known effect", "what inputs hold, and have held on average, is added to the answers by a trained map",
-        _if_measured(LOST, "levels", whole=True), (LOST,), "Kim 2022, ICLR (reversible instance normalization)",
-    ),
-    Removal(
-        TWICE, "bug", "the loss is given the logarithm of the answers",
-        _if_measured(TWICE, "logarithm", whole=True), (TWICE,),
-    ),
-    Removal(
-        LATE, "bug", "the model is given what stands later, so that an output sees what stands at its own position",
-        _if_measured(LATE, "earlier", lambda one: int(one.measured["delay"]), whole=True), (LATE,),
-    ),
-    Removal(
-        CLOSED, "known effect", "what layers add to their inputs is multiplied until it is half as large as these",
+        _if_measured(LOST, "levels", whole=True), (LOST,), "Kim 2022, ICLR (reversible instance normalization)"),
+    Removal(TWICE, "bug", "the loss is given the logarithm of the answers",
+        _if_measured(TWICE, "logarithm", whole=True), (TWICE,)),
+    Removal(LATE, "bug", "the model is given what stands later, so that an output sees what stands at its own position",
+        _if_measured(LATE, "earlier", lambda one: int(one.measured["delay"]), whole=True), (LATE,)),
+    Removal(CLOSED, "known effect", "what layers add to their inputs is multiplied until it is half as large as these",
         _if_measured(CLOSED, "adds_times", _opening, whole=True), (CLOSED,),
-        "Bachlechner 2020, arXiv:2003.04887; Touvron 2021, arXiv:2103.17239",
-    ),
-    Removal(
-        SMALL, "known effect", "answers are multiplied by what training could not give them",
+        "Bachlechner 2020, arXiv:2003.04887; Touvron 2021, arXiv:2103.17239"),
+    Removal(SMALL, "known effect", "answers are multiplied by what training could not give them",
         _if_measured(SMALL, "answers_times", lambda one: one.trained["sharper"], whole=True), (SMALL,),
-        "Guo 2017, arXiv:1706.04599, section 4.2",
-    ),
-    Removal(
-        BOUNDED, "bug", "answers are given as they are before what bounds them",
-        _if_measured(BOUNDED, "unbounded", whole=True), (BOUNDED,),
-    ),
-    Removal(
-        NO_POSITIONS, "known effect", "positions are added", _positions, ("missing positions",),
-        "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466",
-    ),
-    Removal(
-        REACH, "known effect", ATTENTION_PUT_IN, partial(_sees_all, REACH), (REACH,),
-    ),
+        "Guo 2017, arXiv:1706.04599, section 4.2"),
+    Removal(BOUNDED, "bug", "answers are given as they are before what bounds them",
+        _if_measured(BOUNDED, "unbounded", whole=True), (BOUNDED,)),
+    Removal(NO_POSITIONS, "known effect", "positions are added", _positions, ("missing positions",),
+        "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466"),
+    Removal(REACH, "known effect", ATTENTION_PUT_IN, partial(_sees_all, REACH), (REACH,)),
     Removal(BLIND, "bug", ATTENTION_PUT_IN, partial(_sees_all, BLIND), (BLIND,)),
-    Removal(
-        "post-norm", "known effect", "the norm stands before each part", _pre_norm,
-        ("gradient by depth",), "Xiong 2020, arXiv:2002.04745; Liu 2020, arXiv:2004.08249",
-    ),
-    Removal(
-        "no norm", "known effect", "a norm stands before each part", _if_said("norm", "none", norm="pre"),
-        ("signal growth", "logit growth", "entropy collapse"), "Xiong 2020, arXiv:2002.04745",
-    ),
-    Removal(
-        "narrow heads", "known effect", "fewer and wider heads", _wider_heads, (), _LOW_RANK,
-    ),
-    Removal(
-        "no warm-up", "set-up", "the rate rises over a tenth of the steps",
-        _trained("warmup", lambda said, _: said == 0, WARM_UP), ("gradient by depth",), "Xiong 2020, arXiv:2002.04745",
-    ),
-    Removal(
-        "no limit of gradients", "set-up", f"gradients are cut at {CLIP:g}",
-        _trained("clip", lambda said, _: said is None, CLIP), ("signal growth", "logit growth"),
-    ),
-    Removal(
-        "constant rate", "set-up", "the rate falls to zero",
-        _trained("schedule", lambda said, _: said == "constant", "cosine"),
-    ),
-    Removal(
-        "a rate that soon is low", "set-up", "the rate falls as a cosine behind a warm-up",
-        _soon_low, (), "Vaswani 2017, arXiv:1706.03762, section 5.3 (a warm-up of 4000 steps)",
-    ),
-    Removal(
-        "a long warm-up", "set-up", f"the rate rises over {WARM_UP:.0%} of the steps",
-        _trained("warmup", _rises_long, WARM_UP),
-    ),
-    Removal(
-        "a low limit of gradients", "set-up", f"gradients are cut at {CLIP:g}",
-        _trained("clip", lambda said, _: said is not None and said < CLIP, CLIP),
-    ),
+    Removal("post-norm", "known effect", "the norm stands before each part", _pre_norm,
+        ("gradient by depth",), "Xiong 2020, arXiv:2002.04745; Liu 2020, arXiv:2004.08249"),
+    Removal("no norm", "known effect", "a norm stands before each part", _if_said("norm", "none", norm="pre"),
+        ("signal growth", "logit growth", "entropy collapse"), "Xiong 2020, arXiv:2002.04745"),
+    Removal("narrow heads", "known effect", "fewer and wider heads", _wider_heads,
+        (), "Bhojanapalli 2020, arXiv:2002.07028"),
+    Removal("no warm-up", "set-up", "the rate rises over a tenth of the steps",
+        _trained("warmup", lambda said, _: said == 0, WARM_UP), ("gradient by depth",), "Xiong 2020, arXiv:2002.04745"),
+    Removal("no limit of gradients", "set-up", f"gradients are cut at {CLIP:g}",
+        _trained("clip", lambda said, _: said is None, CLIP), ("signal growth", "logit growth")),
+    Removal("constant rate", "set-up", "the rate falls to zero",
+        _trained("schedule", lambda said, _: said == "constant", "cosine")),
+    Removal("a rate that soon is low", "set-up", "the rate falls as a cosine behind a warm-up",
+        _soon_low, (), "Vaswani 2017, arXiv:1706.03762, section 5.3 (a warm-up of 4000 steps)"),
+    Removal("a long warm-up", "set-up", f"the rate rises over {WARM_UP:.0%} of the steps",
+        _trained("warmup", _rises_long, WARM_UP)),
+    Removal("a low limit of gradients", "set-up", f"gradients are cut at {CLIP:g}",
+        _trained("clip", lambda said, _: said is not None and said < CLIP, CLIP)),
     Removal("dropout", "set-up", "nothing is dropped", _dropless, ("heavy dropout", "chance of its own")),
-    Removal(
-        "weight decay", "set-up",
+    Removal("weight decay", "set-up",
         "weights do not decay; before, matrices did alone, where optimizers of torch let norms and biases decay, too",
-        _zero("training", "weight_decay"),
-    ),
-    Removal(
-        TINY_BATCH, "set-up", f"{USUAL_BATCH} items a step", _usual_batch, (),
-        "Ioffe 2017, arXiv:1702.03275, section 1 (batch norm of few items)", costs=USUAL_BATCH // TINY,
-    ),
+        _zero("training", "weight_decay")),
+    Removal(TINY_BATCH, "set-up", f"{USUAL_BATCH} items a step", _usual_batch, (),
+        "Ioffe 2017, arXiv:1702.03275, section 1 (batch norm of few items)", costs=USUAL_BATCH // TINY),
     Removal("cut inputs", "set-up", f"{LONGER} times as much is read of what was cut", _uncut, costs=LONGER),
     Removal("label smoothing", "set-up", "targets are not smoothed", _zero("training", "label_smoothing")),
     Removal(OVERFITTING, "set-up", f"training ends after 1/{SOONER} of the steps", _fewer_steps),
-    Removal(TOO_FEW_STEPS, "set-up", f"{MORE_STEPS} times as many steps", _more_steps, costs=MORE_STEPS, grows=True),
+    Removal(TOO_FEW_STEPS, "set-up", f"{MORE_STEPS} times as many steps", lambda one: more_steps(one.setup),
+        costs=MORE_STEPS, grows=True),
     Removal("small batch", "set-up", f"{MORE_ITEMS} times as many items a step", _larger_batch, costs=MORE_ITEMS),
     Removal("short context", "set-up", "twice as long a context", _longer_context, costs=2),
     Removal("small model", "set-up", "the model is twice as wide", _wider, costs=2),

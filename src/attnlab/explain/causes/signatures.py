@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -77,24 +77,12 @@ Measured = Mapping[str, float]
 @final
 @dataclass(frozen=True)
 class Signature:
-    """Name a known effect by what is measured where it is at work.
+    """Name a known effect by what is measured where it is at work."""
 
-    Parameters
-    ----------
-    name : str
-        What it is called.
-    holds : callable
-        Whether it is at work, from what was measured.
-    evidence : str
-        What was measured, in words with places for the values.
-    source : str
-        Where it is described.
-    """
-
-    name: str
-    holds: Callable[[Measured], bool]
-    evidence: str
-    source: str
+    name: str  # what it is called
+    holds: Callable[[Measured], bool]  # whether it is at work, from what was measured
+    evidence: str  # what was measured, in words with places for the values
+    source: str  # where it is described
 
     def of(self, measured: Measured) -> str:
         """The evidence, empty where the effect is not at work."""
@@ -104,6 +92,10 @@ class Signature:
         except KeyError:
             return ""
 
+    def is_at_work(self, measured: Measured) -> bool:
+        """Whether there is evidence of it."""
+        return bool(self.of(measured))
+
 
 def _limit(value: float) -> str:
     """A limit of answers in words."""
@@ -111,203 +103,108 @@ def _limit(value: float) -> str:
 
 
 SIGNATURES: tuple[Signature, ...] = (
-    Signature(
-        "signal shrink",
-        lambda m: m["signal"] < SHRINKS,
+    Signature("signal shrink", lambda m: m["signal"] < SHRINKS,
         "every layer after the first leaves {signal:.2g} of the size of the signal",
-        "He 2023, arXiv:2302.10322; Noci 2022, arXiv:2206.03126",
-    ),
-    Signature(
-        "signal growth",
-        lambda m: m["signal"] > GROWS,
+        "He 2023, arXiv:2302.10322; Noci 2022, arXiv:2206.03126"),
+    Signature("signal growth", lambda m: m["signal"] > GROWS,
         "every layer after the first makes the signal {signal:.3g} times as large",
-        "He 2023, arXiv:2302.10322",
-    ),
-    Signature(
-        "a large entry",
-        lambda m: m["adds"] < DROWNED and m["entry"] > 1,
+        "He 2023, arXiv:2302.10322"),
+    Signature("a large entry", lambda m: m["adds"] < DROWNED and m["entry"] > 1,
         "what enters the first layer has a size of {entry:.3g}, beside which what it adds is {adds:.2%}",
-        "Vaswani 2017, arXiv:1706.03762, section 3.4",
-    ),
-    Signature(
-        "closed branches",
-        lambda m: m["trained"] > 0 and m["adds"] < DROWNED,
+        "Vaswani 2017, arXiv:1706.03762, section 3.4"),
+    Signature("closed branches", lambda m: m["trained"] > 0 and m["adds"] < DROWNED,
         "what the first layer adds to what enters it is {adds:.2g} of its size still",
-        "Bachlechner 2020, arXiv:2003.04887; Touvron 2021, arXiv:2103.17239 (gains that start next to zero)",
-    ),
-    Signature(
-        "inputs that drown",
-        lambda m: m["told"] < FAINT,
+        "Bachlechner 2020, arXiv:2003.04887; Touvron 2021, arXiv:2103.17239 (gains that start next to zero)"),
+    Signature("inputs that drown", lambda m: m["told"] < FAINT,
         "what enters the first layer differs {told:.2g} times as much from input to input as from position to position",
-        "Vaswani 2017, arXiv:1706.03762, section 3.4 (embeddings are multiplied by sqrt(d_model))",
-    ),
-    Signature(
-        "layers beside each other",
-        lambda m: m["unchained"] > 0,
+        "Vaswani 2017, arXiv:1706.03762, section 3.4 (embeddings are multiplied by sqrt(d_model))"),
+    Signature("layers beside each other", lambda m: m["unchained"] > 0,
         "what the first layer is given is given to {unchained:.0f} more, and of its output nothing is left",
-        "Vaswani 2017, arXiv:1706.03762, section 3.1 (a stack of layers)",
-    ),
-    Signature(
-        "norm over positions",
-        lambda m: m["over_positions"] > 0,
+        "Vaswani 2017, arXiv:1706.03762, section 3.1 (a stack of layers)"),
+    Signature("norm over positions", lambda m: m["over_positions"] > 0,
         "a layer norm gives every channel a mean of 0 and a variance of 1 over all positions: its level is lost",
-        "Ba 2016, arXiv:1607.06450, section 3",
-    ),
-    Signature(
-        "lost levels",
-        lambda m: m["level"] < LOST,
+        "Ba 2016, arXiv:1607.06450, section 3"),
+    Signature("lost levels", lambda m: m["level"] < LOST,
         "a number that is added to all inputs changes no answer: how high they lie is lost, as behind a norm of the "
         "inputs or where they are subtracted from each other",
-        "Kim 2022, ICLR (reversible instance normalization: what is normalized away is given back)",
-    ),
-    Signature(
-        "rank collapse",
-        lambda m: m["likeness"] > ALIKE and m["likeness"] - m["first_likeness"] > ROSE,
+        "Kim 2022, ICLR (reversible instance normalization: what is normalized away is given back)"),
+    Signature("rank collapse", lambda m: m["likeness"] > ALIKE and m["likeness"] - m["first_likeness"] > ROSE,
         "mean cosine of two positions {first_likeness:.2f} behind the first layer, {likeness:.2f} behind the last",
-        "Dong 2021, arXiv:2103.03404; Noci 2022, arXiv:2206.03126",
-    ),
-    Signature(
-        "gradient by depth",
-        lambda m: not 1 / LOPSIDED < m["gradient"] < LOPSIDED,
+        "Dong 2021, arXiv:2103.03404; Noci 2022, arXiv:2206.03126"),
+    Signature("gradient by depth", lambda m: not 1 / LOPSIDED < m["gradient"] < LOPSIDED,
         "the gradient of the last layer is {gradient:.3g} times that of the first",
-        "Xiong 2020, arXiv:2002.04745; Liu 2020, arXiv:2004.08249",
-    ),
-    Signature(
-        "logit growth",
-        lambda m: m["scores"] > LARGE_SCORES,
+        "Xiong 2020, arXiv:2002.04745; Liu 2020, arXiv:2004.08249"),
+    Signature("logit growth", lambda m: m["scores"] > LARGE_SCORES,
         "scores have a standard deviation of {scores:.3g}",
-        "Wortsman 2023, arXiv:2309.14322; Vaswani 2017, arXiv:1706.03762, section 3.2.1",
-    ),
-    Signature(
-        "entropy collapse",
-        lambda m: m["entropy"] < PEAKED,
+        "Wortsman 2023, arXiv:2309.14322; Vaswani 2017, arXiv:1706.03762, section 3.2.1"),
+    Signature("entropy collapse", lambda m: m["entropy"] < PEAKED,
         "attention weights have {entropy:.0%} of the entropy of equal ones",
-        "Zhai 2023, arXiv:2303.06296",
-    ),
-    Signature(
-        "flat attention",
-        lambda m: m["trained"] > 0 and m["scores"] < FLAT,
+        "Zhai 2023, arXiv:2303.06296"),
+    Signature("flat attention", lambda m: m["trained"] > 0 and m["scores"] < FLAT,
         "scores have a standard deviation of {scores:.2g} in every layer: whatever a query asks for, it gets the mean",
-        "Henry 2020, arXiv:2010.04245; Liu 2022, arXiv:2111.09883, section 3.3 (a temperature for bounded scores)",
-    ),
-    Signature(
-        "dead rectifiers",
-        lambda m: m["dead"] > DEAD,
+        "Henry 2020, arXiv:2010.04245; Liu 2022, arXiv:2111.09883, section 3.3 (a temperature for bounded scores)"),
+    Signature("dead rectifiers", lambda m: m["dead"] > DEAD,
         "{dead:.0%} of the units of a rectifier are zero at every position",
-        "Glorot, Bordes, Bengio 2011, AISTATS; Maas 2013, ICML workshop (leaky rectifiers)",
-    ),
-    Signature(
-        "frozen weights",
-        lambda m: m["frozen"] > 0,
+        "Glorot, Bordes, Bengio 2011, AISTATS; Maas 2013, ICML workshop (leaky rectifiers)"),
+    Signature("frozen weights", lambda m: m["frozen"] > 0,
         "{frozen:.0%} of the model's weights are not trained: their requires_grad is off",
-        "PyTorch documentation, 'Autograd mechanics', setting requires_grad",
-    ),
-    Signature(
-        "weights without a gradient",
-        lambda m: m["cut_off"] > 0,
+        "PyTorch documentation, 'Autograd mechanics', setting requires_grad"),
+    Signature("weights without a gradient", lambda m: m["cut_off"] > 0,
         "{cut_off:.0%} of the model's weights are not trained: they are kept in a plain list or dictionary, which "
         "parameters() does not see, or gradients are cut off by detach or no_grad",
-        "PyTorch documentation, nn.ModuleList; 'Autograd mechanics', locally disabling gradient computation",
-    ),
-    Signature(
-        "weights changed on the way",
-        lambda m: m["rewritten"] > 0,
+        "PyTorch documentation, nn.ModuleList; 'Autograd mechanics', locally disabling gradient computation"),
+    Signature("weights changed on the way", lambda m: m["rewritten"] > 0,
         "the model's own code changes {rewritten:.0%} of its weights whenever it is called in training, beside the "
         "optimizer",
-        "PyTorch documentation, nn.Embedding (max_norm changes the weight in place)",
-    ),
-    Signature(
-        "saturated units",
-        lambda m: m["vanished"] > SATURATED and m.get("dead", 0.0) <= DEAD,
+        "PyTorch documentation, nn.Embedding (max_norm changes the weight in place)"),
+    Signature("saturated units", lambda m: m["vanished"] > SATURATED and m.get("dead", 0.0) <= DEAD,
         "{vanished:.0%} of the model's weights get less than a millionth of the largest gradient: what they feed is "
         "saturated, as a gate that starts closed, or zero, as two layers in a row that start so",
-        "Glorot, Bengio 2010, AISTATS; Gers 2000, Neural Computation 12 (gates that start open)",
-    ),
-    Signature(
-        "a large start",
-        lambda m: m["far_above"] > 0,
+        "Glorot, Bengio 2010, AISTATS; Gers 2000, Neural Computation 12 (gates that start open)"),
+    Signature("a large start", lambda m: m["far_above"] > 0,
         "matrices of weights start at up to {far_above:.3g} times the size that keeps what they are given as large",
-        "Glorot, Bengio 2010, AISTATS; He 2015, arXiv:1502.01852, section 2.2",
-    ),
-    Signature(
-        "a softmax before the loss",
-        lambda m: m["probabilities"] > 0,
+        "Glorot, Bengio 2010, AISTATS; He 2015, arXiv:1502.01852, section 2.2"),
+    Signature("a softmax before the loss", lambda m: m["probabilities"] > 0,
         "answers are not negative and add up to one, and the loss takes a softmax of them",
-        "PyTorch documentation, nn.CrossEntropyLoss: the input is expected to contain unnormalized logits",
-    ),
-    Signature(
-        "small answers",
-        lambda m: m["sharper"] >= SHARPER and m["gained"] > GAINED,
+        "PyTorch documentation, nn.CrossEntropyLoss: the input is expected to contain unnormalized logits"),
+    Signature("small answers", lambda m: m["sharper"] >= SHARPER and m["gained"] > GAINED,
         "the loss is {gained:.0%} lower if all answers are multiplied by {sharper:.0f}: they cannot be as "
         "large as they should",
-        "Guo 2017, arXiv:1706.04599, section 4.2 (temperature)",
-    ),
-    Signature(
-        "heavy dropout",
-        lambda m: m["dropped"] >= HEAVY,
+        "Guo 2017, arXiv:1706.04599, section 4.2 (temperature)"),
+    Signature("heavy dropout", lambda m: m["dropped"] >= HEAVY,
         "{dropped:.0%} are dropped at once in training",
-        "Srivastava 2014, JMLR 15, section 4",
-    ),
-    Signature(
-        "chance of its own",
-        lambda m: m["varies"] > VARIES,
+        "Srivastava 2014, JMLR 15, section 4"),
+    Signature("chance of its own", lambda m: m["varies"] > VARIES,
         "two calls in training give outputs that differ by {varies:.0%}, beside what torch's dropout drops",
-        "Huang 2016, arXiv:1603.09382 (layers that are left out by chance are kept in part in evaluation)",
-    ),
-    Signature(
-        "chance in evaluation",
-        lambda m: m["chance"] > 0,
+        "Huang 2016, arXiv:1603.09382 (layers that are left out by chance are kept in part in evaluation)"),
+    Signature("chance in evaluation", lambda m: m["chance"] > 0,
         "two calls of the model in evaluation give different outputs for one input",
-        "Srivastava 2014, JMLR 15, section 4",
-    ),
+        "Srivastava 2014, JMLR 15, section 4"),
     Signature(
-        "missing positions",
-        lambda m: m["order"] == 0.0 and m.get("reach", 2.0) > 1,  # of one position there is none
+        "missing positions", lambda m: m["order"] == 0.0 and m.get("reach", 2.0) > 1,  # of one position there is none
         "with inputs in another order, it or each of its layers gives the same outputs in that order",
-        "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466",
-    ),
-    Signature(
-        "bounded answers",
-        lambda m: m["beyond"] > 0,
+        "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466"),
+    Signature("bounded answers", lambda m: m["beyond"] > 0,
         "answers lie between {low} and {high}, whatever the weights; {beyond:.0%} of the targets want others",
-        "what stands last in the model is a function that does not give every number",
-    ),
-    Signature(
-        "late inputs",
-        lambda m: m["delay"] > 0,
+        "what stands last in the model is a function that does not give every number"),
+    Signature("late inputs", lambda m: m["delay"] > 0,
         "an output depends on nothing at its own position: what stood {delay:.0f} earlier is the last that it sees",
-        "what stands there is replaced, and the output stays",
-    ),
-    Signature(
-        "outputs that see nothing",
-        lambda m: m["reach"] == 0,
+        "what stands there is replaced, and the output stays"),
+    Signature("outputs that see nothing", lambda m: m["reach"] == 0,
         "an output depends on none of {length:.0f} input positions: it is the same whatever is read",
-        "all is replaced, and the output stays",
-    ),
-    Signature(
-        "small reach",
-        lambda m: 0 < m["reach"] < m["length"],
+        "all is replaced, and the output stays"),
+    Signature("small reach", lambda m: 0 < m["reach"] < m["length"],
         "an output depends on {reach:.0f} of {length:.0f} input positions at most, and on {later:.0f} behind its own",
-        "all else is replaced, and the output stays",
-    ),
-)
+        "all else is replaced, and the output stays"),
+)  # fmt: skip
 """Each with the source that describes it; the thresholds are this lab's."""
+NAMED: Mapping[str, Signature] = {one.name: one for one in SIGNATURES}
 
 
 def measure(setup: Setup, trained: Path | None = None) -> dict[str, float]:
-    """Measure a set-up's model; with code of a person's own, in a process of its own.
+    """What the table reads of a set-up's model, with its first weights or with those at the end of a run in a folder.
 
-    Parameters
-    ----------
-    setup : Setup
-        The set-up.
-    trained : Path, optional
-        Folder of the run whose weights at the end it has; those before training by default.
-
-    Returns
-    -------
-    dict
-        What the table of signatures reads.
+    With code of a person's own it is measured in a process of its own.
     """
     folder = None if trained is None else str(trained)
     if names_own_code([setup.model, setup.task]):
@@ -343,14 +240,12 @@ def _measure(task_spec: Any, model_spec: Mapping[str, Any], folder: str | None) 
     if names_own_code([model_spec]):  # no model of the lab does these
         found |= {**_untrained(model, task, few), **_unchained(model, task, few), "varies": _by_chance(model, few)}
         found["rewritten"] = _rewritten(model, few)
-        found |= _far_above(model, few) if folder is None else _sharper(model, task, batch)
+        if folder is None:
+            found["far_above"] = max(start_far_above(model, few.inputs).values(), default=0.0)
+        else:
+            found |= _sharper(model, task, batch)
     found |= {"norm_behind": float(bool(layers_with_norm_behind(model))), "trained": float(folder is not None)}
     return {name: value for name, value in found.items() if math.isfinite(value)}
-
-
-def _far_above(model: nn.Module, batch: Batch) -> dict[str, float]:
-    """How many times as large as usual the matrix starts that is farthest above."""
-    return {"far_above": max(start_far_above(model, batch.inputs).values(), default=0.0)}
 
 
 def _untrained(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, float]:
@@ -400,7 +295,7 @@ def _by_depth(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, floa
     hooks += [layer.register_forward_pre_hook(lambda _m, given: entry.extend(given[:1])) for layer in layers]
     seen = _Seen(batch.inputs[-1])
     model.train()
-    with seen.watching():
+    with seen.calls:
         loss = task.loss(model(*batch.inputs).float(), batch)
     loss.backward()
     for hook in hooks:
@@ -559,25 +454,15 @@ class _Seen:
         self._scores: list[float] = []
         self._entropy: list[float] = []
         self._dead: list[float] = []
-        self._calls = ChangedCalls(self._note_scores, self._note_rectified, given=given)
-
-    def watching(self) -> ChangedCalls:
-        """A context in which calls of torch are noted."""
-        return self._calls
+        self.calls = ChangedCalls(self._note_scores, self._note_rectified, given=given)  # a context that notes
 
     def found(self) -> dict[str, float]:
         """The largest scores, the most peaked attention, the rectifier with most dead units."""
-        return dict(self._extremes())
-
-    def _extremes(self) -> Iterator[tuple[str, float]]:
-        yield "across", float(self._calls.across)
-        yield "dropped", self._calls.dropped
-        yield "over_positions", float(self._calls.over_positions)
+        across, over_positions = float(self.calls.across), float(self.calls.over_positions)
+        found = {"across": across, "dropped": self.calls.dropped, "over_positions": over_positions}
         if self._scores:
-            yield "scores", max(self._scores)
-            yield "entropy", min(self._entropy, default=1.0)
-        if self._dead:
-            yield "dead", max(self._dead)
+            found |= {"scores": max(self._scores), "entropy": min(self._entropy, default=1.0)}
+        return found | ({"dead": max(self._dead)} if self._dead else {})
 
     def _note_scores(self, scores: Tensor) -> Tensor:
         if scores.ndim > 2 and scores.shape[-1] == scores.shape[-2] > 2:

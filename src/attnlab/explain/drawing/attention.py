@@ -18,52 +18,26 @@ from attnlab.explain.drawing.letters import TIMES, counted, product
 from attnlab.explain.drawing.nodes import Beside, Box, Caption, Column, Join, Node, Plus, column
 from attnlab.explain.drawing.reading import Reading, Use, arrow, read
 from attnlab.nn.attention import Attention
-from attnlab.nn.axes.combiners import (
-    AbstractCombiner,
-    AttentionOverHeads,
-    Concatenate,
-    Convolution,
-    Project,
-    Sum,
-    TalkingHeads,
-)
+from attnlab.nn.axes import combiners, normalizers, scores
 from attnlab.nn.axes.heads import AbstractHeads, AbstractPackedHeads
 from attnlab.nn.axes.masks import Full
-from attnlab.nn.axes.normalizers import (
-    AbstractNormalizer,
-    Hardmax,
-    LinearWeights,
-    Sigmoid,
-    Softmax,
-    SoftmaxPlusOne,
-    Sparsemax,
-    UniformWeights,
-)
 from attnlab.nn.axes.relative_positions import AbstractScorePositions, LinearBias, RelativeBias, RotaryPositions
-from attnlab.nn.axes.scores import (
-    AbstractScore,
-    AdditiveScore,
-    BilinearScore,
-    CosineScore,
-    DotScore,
-    ScaledDotScore,
-)
 
-SCORES: dict[type[AbstractScore], str] = {
-    DotScore: "dot-product",
-    ScaledDotScore: "scaled dot-product",
-    BilinearScore: "bilinear",
-    AdditiveScore: "additive",
-    CosineScore: "cosine",
+SCORES: dict[type[scores.AbstractScore], str] = {
+    scores.DotScore: "dot-product",
+    scores.ScaledDotScore: "scaled dot-product",
+    scores.BilinearScore: "bilinear",
+    scores.AdditiveScore: "additive",
+    scores.CosineScore: "cosine",
 }
-NORMALIZERS: dict[type[AbstractNormalizer], tuple[str, str]] = {
-    Softmax: ("Softmax", "over the keys"),
-    SoftmaxPlusOne: ("Softmax plus one", "over the keys and one of score 0"),
-    Sparsemax: ("Sparsemax", "over the keys"),
-    Hardmax: ("Hardmax", "the key of the highest score"),
-    UniformWeights: ("Equal weights", "of all keys, whatever their scores"),
-    Sigmoid: ("Sigmoid", "of each score minus log(keys)"),
-    LinearWeights: ("No normalizer", "the scores are the weights"),
+NORMALIZERS: dict[type[normalizers.AbstractNormalizer], tuple[str, str]] = {
+    normalizers.Softmax: ("Softmax", "over the keys"),
+    normalizers.SoftmaxPlusOne: ("Softmax plus one", "over the keys and one of score 0"),
+    normalizers.Sparsemax: ("Sparsemax", "over the keys"),
+    normalizers.Hardmax: ("Hardmax", "the key of the highest score"),
+    normalizers.UniformWeights: ("Equal weights", "of all keys, whatever their scores"),
+    normalizers.Sigmoid: ("Sigmoid", "of each score minus log(keys)"),
+    normalizers.LinearWeights: ("No normalizer", "the scores are the weights"),
 }
 POSITIONS: dict[type[AbstractScorePositions], tuple[str, str]] = {
     RotaryPositions: ("Rotate", "rotary positions"),
@@ -104,7 +78,7 @@ def _(layer: Attention, path: str, reading: Reading) -> Node:
     mask = "" if layer.mask.kind in ("full", "causal") else masks.in_words(layer.mask)
     known = NORMALIZERS.get(type(layer.normalizer))
     normalizer = type(layer.normalizer).__name__ if known is None else known[0].lower()
-    notes = [f"{count}, {score}", mask, "" if type(layer.normalizer) is Softmax else normalizer]
+    notes = [f"{count}, {score}", mask, "" if type(layer.normalizer) is normalizers.Softmax else normalizer]
     return reading.box(kind_of(layer), notes, kind="attention", of=layer, path=path)
 
 
@@ -163,30 +137,32 @@ def _projected(heads: AbstractHeads, path: str, reading: Reading, attend: Box) -
 
 
 @ByClass
-def _combined(combiner: AbstractCombiner, path: str, reading: Reading, heads: AbstractHeads) -> list[Node]:
+def _combined(combiner: combiners.AbstractCombiner, path: str, reading: Reading, heads: AbstractHeads) -> list[Node]:
     """From the heads to the width of the model."""
     return [reading.box(type(combiner).__name__, ["of all heads"], kind="own", of=combiner, path=path)]
 
 
-@_combined.register(Project)
-@_combined.register(TalkingHeads)
-def _(combiner: Project | TalkingHeads, path: str, reading: Reading, heads: AbstractHeads) -> list[Node]:
+@_combined.register(combiners.Project)
+@_combined.register(combiners.TalkingHeads)
+def _(
+    combiner: combiners.Project | combiners.TalkingHeads, path: str, reading: Reading, heads: AbstractHeads
+) -> list[Node]:
     back = read(combiner.to_residual, f"{path}.to_residual", reading)
     return [*_concatenated(heads), back]
 
 
 @_combined.register
-def _(combiner: Concatenate, path: str, reading: Reading, heads: AbstractHeads) -> list[Node]:
+def _(combiner: combiners.Concatenate, path: str, reading: Reading, heads: AbstractHeads) -> list[Node]:
     return _concatenated(heads)
 
 
 @_combined.register
-def _(combiner: Sum, path: str, reading: Reading, heads: AbstractHeads) -> list[Node]:
+def _(combiner: combiners.Sum, path: str, reading: Reading, heads: AbstractHeads) -> list[Node]:
     return [Box("Sum over heads", small=True), read(combiner.to_residual, f"{path}.to_residual", reading)]
 
 
 @_combined.register
-def _(combiner: Convolution, path: str, reading: Reading, heads: AbstractHeads) -> list[Node]:
+def _(combiner: combiners.Convolution, path: str, reading: Reading, heads: AbstractHeads) -> list[Node]:
     convolutions, count = combiner.convolutions, heads.n_heads
     each = arrow(convolutions.in_channels // count, convolutions.out_channels // count)
     numbers, _ = reading.claim(combiner.parameters(), path)
@@ -197,7 +173,7 @@ def _(combiner: Convolution, path: str, reading: Reading, heads: AbstractHeads) 
 
 
 @_combined.register
-def _(combiner: AttentionOverHeads, path: str, reading: Reading, heads: AbstractHeads) -> list[Node]:
+def _(combiner: combiners.AttentionOverHeads, path: str, reading: Reading, heads: AbstractHeads) -> list[Node]:
     numbers, _ = reading.claim([combiner.queries], f"{path}.queries")
     box = Box("Attention over heads", ("a learned query for each",), "attention", numbers, f"{path}.queries")
     return [box, *_concatenated(heads), read(combiner.to_residual, f"{path}.to_residual", reading)]
@@ -234,14 +210,14 @@ def _position_words(positions: AbstractScorePositions) -> tuple[str, str]:
     return POSITIONS.get(type(positions), (type(positions).__name__, "positions of its own"))
 
 
-def _score_words(score: AbstractScore) -> str:
+def _score_words(score: scores.AbstractScore) -> str:
     """What scores are called; a dot product that is divided by one is called as one that is not divided."""
-    unscaled = type(score) is ScaledDotScore and score.scale == 1
-    return SCORES.get(DotScore if unscaled else type(score), type(score).__name__)
+    unscaled = type(score) is scores.ScaledDotScore and score.scale == 1
+    return SCORES.get(scores.DotScore if unscaled else type(score), type(score).__name__)
 
 
 @ByClass
-def _scored(score: AbstractScore, path: str, reading: Reading, pair: Pair, d_head: int) -> Node:
+def _scored(score: scores.AbstractScore, path: str, reading: Reading, pair: Pair, d_head: int) -> Node:
     """From a query and a key of `d_head` numbers each to one number."""
     name = type(score).__name__
     return Join(pair, reading.box(name, ["a number for every pair"], kind="own", of=score, path=path))
@@ -252,17 +228,17 @@ def _multiplied(q: Column, k: Column) -> Join:
 
 
 @_scored.register
-def _(score: DotScore, path: str, reading: Reading, pair: Pair, d_head: int) -> Node:
+def _(score: scores.DotScore, path: str, reading: Reading, pair: Pair, d_head: int) -> Node:
     return _multiplied(*pair)
 
 
 @_scored.register
-def _(score: ScaledDotScore, path: str, reading: Reading, pair: Pair, d_head: int) -> Node:
+def _(score: scores.ScaledDotScore, path: str, reading: Reading, pair: Pair, d_head: int) -> Node:
     return column(_multiplied(*pair), _scaled(score.scale, d_head))
 
 
 @_scored.register
-def _(score: BilinearScore, path: str, reading: Reading, pair: Pair, d_head: int) -> Node:
+def _(score: scores.BilinearScore, path: str, reading: Reading, pair: Pair, d_head: int) -> Node:
     heads, width, _ = score.weight.shape
     numbers, _ = reading.claim([score.weight], path)
     box = Box("Linear", (f"{arrow(width, width)}, each head its own",), "linear", numbers, path, copies=heads)
@@ -270,7 +246,7 @@ def _(score: BilinearScore, path: str, reading: Reading, pair: Pair, d_head: int
 
 
 @_scored.register
-def _(score: AdditiveScore, path: str, reading: Reading, pair: Pair, d_head: int) -> Node:
+def _(score: scores.AdditiveScore, path: str, reading: Reading, pair: Pair, d_head: int) -> Node:
     q = column(pair[0], read(score.from_q, f"{path}.from_q", reading))
     k = column(pair[1], read(score.from_k, f"{path}.from_k", reading))
     added = Join((q, k), Box("Add", ("every query to every key",)))
@@ -278,7 +254,7 @@ def _(score: AdditiveScore, path: str, reading: Reading, pair: Pair, d_head: int
 
 
 @_scored.register
-def _(score: CosineScore, path: str, reading: Reading, pair: Pair, d_head: int) -> Node:
+def _(score: scores.CosineScore, path: str, reading: Reading, pair: Pair, d_head: int) -> Node:
     length = Box("To length 1", small=True)
     numbers, _ = reading.claim(score.parameters(), path)
     factor = Box("Scale", ("times a learned factor",), "plain", numbers, path)
@@ -304,7 +280,7 @@ def _biased(layer: Attention, path: str, reading: Reading) -> list[Node]:
     return [Beside(Plus(), box)]
 
 
-def _mixed(combiner: AbstractCombiner, what: str, path: str, reading: Reading) -> list[Node]:
+def _mixed(combiner: combiners.AbstractCombiner, what: str, path: str, reading: Reading) -> list[Node]:
     """What heads do to each other's scores or weights."""
     if not combiner.mixes_heads:
         return []
@@ -328,7 +304,7 @@ def seen_by(use: Use) -> str:
     return f"{what}, no padding" if use.pads else what
 
 
-def _normalized(normalizer: AbstractNormalizer, path: str, reading: Reading) -> list[Node]:
+def _normalized(normalizer: normalizers.AbstractNormalizer, path: str, reading: Reading) -> list[Node]:
     """From scores to weights."""
     known = NORMALIZERS.get(type(normalizer))
     if known is None:

@@ -12,29 +12,19 @@ from torch import nn
 from attnlab.explain.drawing.letters import TIMES
 from attnlab.explain.drawing.nodes import Beside, Box, Node, Port, Skip, column
 from attnlab.explain.drawing.reading import Reading, arrow, parts, read
+from attnlab.nn import feedforward
 from attnlab.nn.block import Block, LiteralBlock, Wiring
-from attnlab.nn.feedforward import (
-    AbstractExperts,
-    AbstractTwoLayers,
-    GatedFeedForward,
-    GeluFeedForward,
-    GeluTanhFeedForward,
-    NoisyMixtureOfExperts,
-    ReluFeedForward,
-    SiluFeedForward,
-    SquaredReluFeedForward,
-)
 from attnlab.nn.foreign import ForeignMixer
 from attnlab.nn.mixers import ConvolutionMixer, NoMixer, PositionWise
 from attnlab.nn.recurrences import Fastformer, LinearAttention, LstmMixer
 
 ACTIVATIONS: dict[str, str] = {"relu": "ReLU", "gelu": "GELU", "gelu-tanh": "GELU by tanh", "silu": "SiLU"}
-TWO_LAYERS: dict[type[AbstractTwoLayers], str] = {
-    ReluFeedForward: ACTIVATIONS["relu"],
-    SquaredReluFeedForward: "squared ReLU",
-    GeluFeedForward: ACTIVATIONS["gelu"],
-    GeluTanhFeedForward: ACTIVATIONS["gelu-tanh"],
-    SiluFeedForward: ACTIVATIONS["silu"],
+TWO_LAYERS: dict[type[feedforward.AbstractTwoLayers], str] = {
+    feedforward.ReluFeedForward: ACTIVATIONS["relu"],
+    feedforward.SquaredReluFeedForward: "squared ReLU",
+    feedforward.GeluFeedForward: ACTIVATIONS["gelu"],
+    feedforward.GeluTanhFeedForward: ACTIVATIONS["gelu-tanh"],
+    feedforward.SiluFeedForward: ACTIVATIONS["silu"],
 }
 RELU = Box("ReLU", small=True)
 
@@ -130,12 +120,12 @@ def _(mixer: Fastformer, path: str, reading: Reading) -> Node:
 
 
 @read.register
-def _(part: AbstractTwoLayers, path: str, reading: Reading) -> Node:
+def _(part: feedforward.AbstractTwoLayers, path: str, reading: Reading) -> Node:
     activation = TWO_LAYERS.get(type(part), type(part).__name__)
     return reading.box("Feed forward", _two_layers(part, activation), kind="feedforward", of=part, path=path)
 
 
-def _two_layers(part: AbstractTwoLayers, activation: str) -> list[str]:
+def _two_layers(part: feedforward.AbstractTwoLayers, activation: str) -> list[str]:
     widen, narrow = part.widen, part.to_residual
     wide = f"Linear {arrow(widen.in_features, widen.out_features)}, {activation}"
     return [wide, *_dropped(part.drop), f"Linear {arrow(narrow.in_features, narrow.out_features)}"]
@@ -146,7 +136,7 @@ def _dropped(drop: nn.Dropout) -> list[str]:
 
 
 @read.register
-def _(part: GatedFeedForward, path: str, reading: Reading) -> Node:
+def _(part: feedforward.GatedFeedForward, path: str, reading: Reading) -> Node:
     d_model, d_ff = part.widen.in_features, part.to_residual.in_features
     notes = [
         f"two Linear {arrow(d_model, d_ff)}",
@@ -158,11 +148,11 @@ def _(part: GatedFeedForward, path: str, reading: Reading) -> Node:
 
 
 @read.register
-def _(part: AbstractExperts, path: str, reading: Reading) -> Node:
-    first, count = cast(ReluFeedForward, part.experts[0]), len(part.experts)
+def _(part: feedforward.AbstractExperts, path: str, reading: Reading) -> Node:
+    first, count = cast(feedforward.ReluFeedForward, part.experts[0]), len(part.experts)
     router = f"Linear {arrow(first.widen.in_features, count)}"
     notes = [f"{count} experts, {part.top_k} for each position", f"router: {router}"]
-    if isinstance(part, NoisyMixtureOfExperts):
+    if isinstance(part, feedforward.NoisyMixtureOfExperts):
         notes.append(f"its noise in training: {router}")
     notes += ["each expert:", *_two_layers(first, "ReLU")]
     return reading.box("Mixture of experts", notes, kind="feedforward", of=part, path=path)

@@ -7,22 +7,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Sequence
 
+from attnlab.explain.drawing import nodes
 from attnlab.explain.drawing.attention import Layer, seen_by
 from attnlab.explain.drawing.letters import counted
 from attnlab.explain.drawing.models import Halves
-from attnlab.explain.drawing.nodes import (
-    Beside,
-    Box,
-    Caption,
-    Column,
-    Frame,
-    Join,
-    Node,
-    Pile,
-    Plus,
-    Port,
-    Skip,
-)
 
 
 def described(found: Halves, layers: Sequence[Layer]) -> str:
@@ -38,13 +26,13 @@ def described(found: Halves, layers: Sequence[Layer]) -> str:
 
 
 @functools.singledispatch
-def sentences(node: Node) -> Iterator[str]:
+def sentences(node: nodes.Node) -> Iterator[str]:
     """Yield what a node shows, sentence by sentence."""
     raise TypeError(type(node).__name__)
 
 
 @sentences.register
-def _(node: Box) -> Iterator[str]:
+def _(node: nodes.Box) -> Iterator[str]:
     copies = [f"{node.copies} of them"] if node.copies > 1 else []
     numbers = [counted(node.parameters, "parameter")] if node.parameters else []
     said = ", ".join([*copies, *node.notes, *numbers])
@@ -52,28 +40,28 @@ def _(node: Box) -> Iterator[str]:
 
 
 @sentences.register
-def _(node: Caption) -> Iterator[str]:
+def _(node: nodes.Caption) -> Iterator[str]:
     yield f"At this point: {node.text}."
 
 
 @sentences.register
-def _(node: Plus) -> Iterator[str]:
+def _(node: nodes.Plus) -> Iterator[str]:
     yield "Both are added."
 
 
 @sentences.register
-def _(node: Port) -> Iterator[str]:
+def _(node: nodes.Port) -> Iterator[str]:
     yield f"From the encoder: {node.text}."
 
 
 @sentences.register
-def _(node: Column | Pile) -> Iterator[str]:
+def _(node: nodes.Column | nodes.Pile) -> Iterator[str]:
     for one in node.items:
         yield from sentences(one)
 
 
 @sentences.register
-def _(node: Frame) -> Iterator[str]:
+def _(node: nodes.Frame) -> Iterator[str]:
     name = node.title or "Layers"
     if node.times is None:
         yield f"{name}, {node.note}, which holds:" if node.kind == "own" else f"{name}:"
@@ -84,7 +72,7 @@ def _(node: Frame) -> Iterator[str]:
 
 
 @sentences.register
-def _(node: Skip) -> Iterator[str]:
+def _(node: nodes.Skip) -> Iterator[str]:
     yield "An arrow around what follows starts."
     yield from sentences(node.body)
     yield "The arrow around it ends."
@@ -92,7 +80,7 @@ def _(node: Skip) -> Iterator[str]:
 
 
 @sentences.register
-def _(node: Join) -> Iterator[str]:
+def _(node: nodes.Join) -> Iterator[str]:
     for number, one in enumerate(node.branches, 1):
         yield f"Branch {number} of {len(node.branches)}."
         yield from sentences(one)
@@ -101,7 +89,7 @@ def _(node: Join) -> Iterator[str]:
 
 
 @sentences.register
-def _(node: Beside) -> Iterator[str]:
+def _(node: nodes.Beside) -> Iterator[str]:
     yield "From the side:"
     yield from sentences(node.side)
     yield from sentences(node.main)

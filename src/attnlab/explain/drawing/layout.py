@@ -136,12 +136,9 @@ def _(node: Plus, x: float, bottom: float, sheet: Sheet) -> Ends:
 
 
 @extent.register
-def _(node: Column, sheet: Sheet) -> Extent:
-    return _over_each_other(node.items, GAP, sheet)
-
-
-def _over_each_other(nodes: Sequence[Node], gap: float, sheet: Sheet) -> Extent:
-    sizes = [extent(one, sheet) for one in nodes] or [Extent(0.0, 0.0, 0.0)]
+def _(node: Column | Pile, sheet: Sheet) -> Extent:
+    sizes, gap = [extent(one, sheet) for one in node.items], GAP if type(node) is Column else PILE_GAP
+    sizes = sizes or [Extent(0.0, 0.0, 0.0)]
     height = sum(size.height for size in sizes) + gap * (len(sizes) - 1)
     return Extent(max(size.left for size in sizes), max(size.right for size in sizes), height)
 
@@ -160,11 +157,6 @@ def _(node: Column, x: float, bottom: float, sheet: Sheet) -> Ends:
 def _connect(start: Point, end: Point | None, sheet: Sheet) -> None:
     if end is not None:
         sheet.lines.append(Line((start, end)))
-
-
-@extent.register
-def _(node: Pile, sheet: Sheet) -> Extent:
-    return _over_each_other(node.items, PILE_GAP, sheet)
 
 
 @place.register

@@ -1,10 +1,9 @@
 """Masks in words, and as the small matrix that they are."""
 
-# ruff: noqa: ARG001 -- entries of one function share its signature; not every entry needs all of it
-
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from attnlab.nn.axes.masks import AbstractMask, And, Causal, Dilated, Full, Not, Or, Window
 
@@ -12,45 +11,21 @@ CELLS = 8
 """Positions of a small matrix, as many as a printed mask has."""
 
 
-@functools.singledispatch
+WORDS: Mapping[type[AbstractMask], Callable[[Any], str]] = {
+    Full: lambda _: "every key",
+    Causal: lambda _: "no later key",
+    Window: lambda mask: f"no key {mask.width} or more away",
+    Dilated: lambda mask: f"{mask.width} keys on a side, {mask.dilation} apart",
+    And: lambda mask: f"{in_words(mask.left)}, {in_words(mask.right)}",
+    Or: lambda mask: f"({in_words(mask.left)}) or ({in_words(mask.right)})",
+    Not: lambda mask: f"not: {in_words(mask.mask)}",
+}
+"""By kind of mask which keys it lets a query see."""
+
+
 def in_words(mask: AbstractMask) -> str:
     """Which keys a mask lets a query see; a mask that nobody here knows is called as it prints itself."""
-    return repr(mask)
-
-
-@in_words.register
-def _(mask: Full) -> str:
-    return "every key"
-
-
-@in_words.register
-def _(mask: Causal) -> str:
-    return "no later key"
-
-
-@in_words.register
-def _(mask: Window) -> str:
-    return f"no key {mask.width} or more away"
-
-
-@in_words.register
-def _(mask: Dilated) -> str:
-    return f"{mask.width} keys on a side, {mask.dilation} apart"
-
-
-@in_words.register
-def _(mask: And) -> str:
-    return f"{in_words(mask.left)}, {in_words(mask.right)}"
-
-
-@in_words.register
-def _(mask: Or) -> str:
-    return f"({in_words(mask.left)}) or ({in_words(mask.right)})"
-
-
-@in_words.register
-def _(mask: Not) -> str:
-    return f"not: {in_words(mask.mask)}"
+    return WORDS.get(type(mask), repr)(mask)
 
 
 def matrix(mask: AbstractMask) -> tuple[tuple[bool, ...], ...] | None:

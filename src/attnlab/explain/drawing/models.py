@@ -48,20 +48,7 @@ class Halves:
 
 @ByClass
 def halves(model: nn.Module, reading: Reading) -> Halves:
-    """The columns of a model; one that is not known is drawn as what it holds.
-
-    Parameters
-    ----------
-    model : nn.Module
-        The model.
-    reading : Reading
-        Remembers what was met.
-
-    Returns
-    -------
-    Halves
-        One column, or two of an encoder-decoder.
-    """
+    """The columns of a model, two of an encoder-decoder; one that is not known is drawn as what it holds."""
     return Halves((column(Caption("inputs"), read(model, "", reading), Caption("outputs")),))
 
 
@@ -109,16 +96,16 @@ def _(model: EncoderDecoder, reading: Reading) -> Halves:
 @halves.register
 def _(model: ConvStack, reading: Reading) -> Halves:
     first, *others = model.layers
-    start = _convolution(first, "layers.0", reading)
+    start = convolution(first, "layers.0", reading)
     marked = positions(model.positions, "positions", reading)
-    later = [column(RELU, _convolution(layer, f"layers.{i}", reading)) for i, layer in enumerate(others, 1)]
+    later = [column(RELU, convolution(layer, f"layers.{i}", reading)) for i, layer in enumerate(others, 1)]
     later[:1] = [column(RELU, marked, later[0].items[1:])] if later else []
     into = model.layers[0].get_submodule("convolution").get_parameter("weight").shape[1]
     out = model.layers[-1].get_submodule("convolution").get_parameter("weight").shape[0]
     return Halves((column(features(into), start, folded(later, "layers", framed=False), features(out)),))
 
 
-def _convolution(layer: nn.Module, path: str, reading: Reading) -> Node:
+def convolution(layer: nn.Module, path: str, reading: Reading) -> Node:
     """A layer of a stack of convolutions: one of them, or the mixer in its place."""
     if isinstance(layer, AbstractMixer):
         return read(layer, path, reading)

@@ -11,18 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, final
 
 Kind = Literal[
-    "embedding",
-    "attention",
-    "feedforward",
-    "norm",
-    "linear",
-    "convolution",
-    "recurrent",
-    "softmax",
-    "plain",
-    "own",
-    "outside",
-]
+    "embedding", "attention", "feedforward", "norm", "linear", "convolution", "recurrent", "softmax",
+    "plain", "own", "outside",
+]  # fmt: skip
 """What a box stands for: its color. What is "own" was not written here; what is "outside" is no part of the model."""
 
 
@@ -171,25 +162,14 @@ def with_paths(node: Node, rename: Callable[[str], str]) -> Any:
 def folded(layers: Sequence[Node], path: str, *, framed: bool = True) -> list[Node]:
     """Layers that follow each other, equal ones drawn once in a frame that says how many there are.
 
-    Parameters
-    ----------
-    layers : sequence of Node
-        What each of them is; the paths within begin with `path`, a dot, and the layer's number.
-    path : str
-        Path of the list of them.
-    framed : bool
-        Whether a layer without an equal neighbor gets a frame too.
-
-    Returns
-    -------
-    list of Node
-        From the first to the last. Where several layers are repeated as a whole, one frame holds them.
+    Paths within a layer begin with `path`, a dot, and its number. Where several layers are repeated as a whole, one
+    frame holds them; `framed` says whether one without an equal neighbor gets a frame too.
     """
     period = _period(layers)
-    if 1 < period < len(layers):
-        inside = [node for part in _runs(layers[:period]) for node in _shown(layers, part, path, framed=framed)]
-        return [Frame(column(inside), len(layers) // period, path=path)]
-    return [node for part in _runs(layers) for node in _shown(layers, part, path, framed=framed)]
+    repeated = 1 < period < len(layers)
+    parts = _runs(layers[:period] if repeated else layers)
+    inside = [node for part in parts for node in _shown(layers, part, path, framed=framed)]
+    return [Frame(column(inside), len(layers) // period, path=path)] if repeated else inside
 
 
 def _period(layers: Sequence[Node]) -> int:

@@ -75,15 +75,6 @@ class Reading:
         return own, [owner for owner in dict.fromkeys(others) if owner != path]
 
     @contextlib.contextmanager
-    def deeper(self) -> Iterator[None]:
-        """Count one more module that is not known around what is read."""
-        self.depth += 1
-        try:
-            yield
-        finally:
-            self.depth -= 1
-
-    @contextlib.contextmanager
     def attending(self, source: str, *, pads: bool) -> Iterator[None]:
         """Say where the attention layers that are met meanwhile have their keys and values from."""
         before = self.source, self.pads
@@ -96,29 +87,15 @@ class Reading:
 
 @ByClass
 def read(module: nn.Module, path: str, reading: Reading) -> Node:
-    """What a module is drawn as.
-
-    Parameters
-    ----------
-    module : nn.Module
-        The module; one that is not known is drawn as what it holds.
-    path : str
-        Where it stands in the model.
-    reading : Reading
-        What was met before.
-
-    Returns
-    -------
-    Node
-        A box, a column of them, or a frame.
-    """
+    """What a module is drawn as; one that is not known as what it holds."""
     title = type(module).__name__
     if reading.depth == DEEPEST or not any(True for _ in module.children()):
         box = reading.box(title, [_sizes(module)], kind="own", of=module, path=path)
         return dataclasses.replace(box, notes=(*box.notes, _numbers(box))) if box.parameters else box
-    with reading.deeper():
-        held = [_named(read(child, _below(path, name), reading), name) for name, child in module.named_children()]
-        held += [_own_parameter(name, one, path, reading) for name, one in module.named_parameters(recurse=False)]
+    reading.depth += 1
+    held = [_named(read(child, _below(path, name), reading), name) for name, child in module.named_children()]
+    held += [_own_parameter(name, one, path, reading) for name, one in module.named_parameters(recurse=False)]
+    reading.depth -= 1
     pile = Pile(tuple(_not_too_many(held, path)))
     return Frame(pile, title=title, note=_numbers(pile), kind="own", path=path)
 
@@ -217,22 +194,14 @@ def _(module: nn.Conv1d, path: str, reading: Reading) -> Node:
     return reading.box("Convolution", notes, kind="convolution", of=module, path=path)
 
 
-def _read_recurrent(title: str, module: nn.LSTM | nn.GRU, path: str, reading: Reading) -> Box:
+@read.register(nn.LSTM)
+@read.register(nn.GRU)
+def _(module: nn.LSTM | nn.GRU, path: str, reading: Reading) -> Node:
     directions = "both directions" if module.bidirectional else "one direction"
     layers = f"{module.num_layers} on top of each other" if module.num_layers > 1 else ""
     between = f"dropout {module.dropout:g} between them" if module.dropout and module.num_layers > 1 else ""
     notes = [f"{arrow(module.input_size, module.hidden_size)}, {directions}", layers, between]
-    return reading.box(title, notes, kind="recurrent", of=module, path=path)
-
-
-@read.register
-def _(module: nn.LSTM, path: str, reading: Reading) -> Node:
-    return _read_recurrent("LSTM", module, path, reading)
-
-
-@read.register
-def _(module: nn.GRU, path: str, reading: Reading) -> Node:
-    return _read_recurrent("GRU", module, path, reading)
+    return reading.box(module.mode, notes, kind="recurrent", of=module, path=path)
 
 
 @read.register

@@ -5,16 +5,16 @@ from __future__ import annotations
 from torch import nn
 
 from attnlab.explain.drawing.blocks import RELU
-from attnlab.explain.drawing.models import Halves, embedding, halves, logits, positions
+from attnlab.explain.drawing.models import Halves, convolution, embedding, halves, logits, positions
 from attnlab.explain.drawing.nodes import Beside, Box, Caption, Column, Frame, Join, Node, Port, Skip, column, folded
-from attnlab.explain.drawing.reading import Reading, parts, read
+from attnlab.explain.drawing.reading import Reading, arrow, parts, read
 from attnlab.models.convolutional_translation import ByteNet, ConvS2S
 from attnlab.models.deep_lstms import AbstractDeepLstms, DeepAtt, Gnmt
 from attnlab.models.recurrent_translation import AdditiveRnn, MultiplicativeRnn
 from attnlab.models.translator import AbstractRival
 
 TANH, GLU = Box("Tanh", small=True), Box("Gate", ("one half by the sigmoid of the other",))
-STATES = "states"
+STATES, ONE_BY_ONE = "states", "one target token after another"
 
 
 def _embedded(model: AbstractRival, side: str, reading: Reading) -> Column:
@@ -34,19 +34,27 @@ def _(model: AdditiveRnn, reading: Reading) -> Halves:
     drop = _dropped(model, reading)
     encoder = column(_embedded(model, "source", reading), drop, read(model.encoder, "encoder", reading))
     below = column(_embedded(model, "target", reading), drop)
-    scores = [model.query, model.key, model.alignment]
-    notes = ["of the state before, to every token", "w · tanh(A state + B key)", "softmax, mean of the states"]
-    attend = reading.box("Additive attention", notes, kind="attention", of=scores, path="query, key, alignment")
+    entering = _with_context(model, "query, key, alignment", reading)
     first = reading.box("Linear, tanh", ["makes the first state"], kind="linear", of=model.start, path="start")
-    sizes = [f"{model.decoder.input_size:,} → {model.decoder.hidden_size:,}"]
-    cell = reading.box("GRU cell", sizes, kind="recurrent", of=model.decoder, path="decoder")
-    step = column(
-        Beside(Box("Concat", ("token and context",)), Beside(attend, Port(STATES), inward=True), inward=True),
-        Beside(cell, Beside(first, Port("last state"), inward=True), inward=True),
-        Box("Concat", ("state, context and token",)),
+    cell = Beside(
+        _cell("GRU cell", model.decoder, "decoder", reading),
+        Beside(first, Port("last state"), inward=True),
+        inward=True,
     )
-    loop = Frame(step, title="one target token after another")
+    loop = Frame(column(entering, cell, Box("Concat", ("state, context and token",))), title=ONE_BY_ONE)
     return Halves((encoder, column(below, loop, _read_out(model, reading), logits(model.logits, reading))), STATES)
+
+
+def _with_context(part: nn.Module, path: str, reading: Reading) -> Node:
+    """A token beside what additive attention finds for it in the source."""
+    notes = ["of the state before, to every token", "w · tanh(A state + B key)", "softmax, mean of the states"]
+    scores = [part.get_submodule(name) for name in ("query", "key", "alignment")]
+    attend = reading.box("Additive attention", notes, kind="attention", of=scores, path=path)
+    return Beside(Box("Concat", ("token and context",)), Beside(attend, Port(STATES), inward=True), inward=True)
+
+
+def _cell(title: str, cell: nn.GRUCell | nn.LSTMCell, path: str, reading: Reading) -> Box:
+    return reading.box(title, [arrow(cell.input_size, cell.hidden_size)], kind="recurrent", of=cell, path=path)
 
 
 def _read_out(model: AdditiveRnn | MultiplicativeRnn, reading: Reading) -> Column:
@@ -108,15 +116,8 @@ def _(model: Gnmt, reading: Reading) -> Halves:
 
 def _deep_halves(model: AbstractDeepLstms, encoder: Column, above: list[Node], reading: Reading) -> Halves:
     """The encoder, and a decoder of which the bottom layer looks at the source."""
-    drop, bottom = _dropped(model, reading), model.bottom
-    notes = ["of the state before, to every token", "w · tanh(A state + B key)", "softmax, mean of the states"]
-    scores = [bottom.query, bottom.key, bottom.alignment]
-    attend = reading.box("Additive attention", notes, kind="attention", of=scores, path="bottom")
-    sizes = [f"{bottom.cell.input_size:,} → {bottom.cell.hidden_size:,}"]
-    cell = reading.box("LSTM cell", sizes, kind="recurrent", of=bottom.cell, path="bottom.cell")
-    looked = Beside(attend, Port(STATES), inward=True)
-    step = column(Beside(Box("Concat", ("token and context",)), looked, inward=True), cell)
-    loop = Frame(step, title="one target token after another")
+    drop, entering = _dropped(model, reading), _with_context(model.bottom, "bottom", reading)
+    loop = Frame(column(entering, _cell("LSTM cell", model.bottom.cell, "bottom.cell", reading)), title=ONE_BY_ONE)
     below = column(_embedded(model, "target", reading), drop, loop)
     decoder = column(below, folded(above, "decoder", framed=False), drop, logits(model.logits, reading))
     return Halves((encoder, decoder), STATES)
@@ -124,22 +125,21 @@ def _deep_halves(model: AbstractDeepLstms, encoder: Column, above: list[Node], r
 
 def _lstm(lstm: nn.Module, notes: list[str], path: str, reading: Reading) -> Box:
     width, rows = lstm.get_parameter("weight_ih_l0").shape[1], lstm.get_parameter("weight_hh_l0").shape[1]
-    sizes = f"{width:,} → {rows:,}"
-    return reading.box("LSTM", [sizes, *notes], kind="recurrent", of=lstm, path=path)
+    return reading.box("LSTM", [arrow(width, rows), *notes], kind="recurrent", of=lstm, path=path)
 
 
 @halves.register
 def _(model: ConvS2S, reading: Reading) -> Halves:
     drop, halved = _dropped(model, reading), Box("Add, times √½", small=True)
-    layers = []
-    for i, layer in enumerate(model.encoder):
-        path = f"encoder.{i}.convolution"
-        layers.append(Skip(column(drop, read(layer.get_submodule("convolution"), path, reading), GLU), halved))
+    layers = [
+        Skip(column(drop, convolution(layer, f"encoder.{i}", reading), GLU), halved)
+        for i, layer in enumerate(model.encoder)
+    ]
     marked = positions(model.source_positions, "source_positions", reading)
     encoder = column(_embedded(model, "source", reading), marked, drop, folded(layers, "encoder"))
     looking = []
     for i, (layer, query) in enumerate(zip(model.decoder, model.queries, strict=True)):
-        convolved = read(layer.get_submodule("convolution"), f"decoder.{i}.convolution", reading)
+        convolved = convolution(layer, f"decoder.{i}", reading)
         notes = ["Linear of the state, plus the token", "dot product, softmax", "mean of source states"]
         attend = reading.box("Attention", notes, kind="attention", of=query, path=f"queries.{i}")
         looked = Skip(Beside(attend, Port(STATES), inward=True), halved)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
@@ -60,19 +60,12 @@ class Pacing:
         kept, asked = read_json(self.kept), [self.minutes, self.seeds]
         if kept.get("plan", {}).get("asked") == asked:  # a command that goes on has the same runs
             return replace(measuring, seeds=range(kept["plan"]["seeds"]), fraction=kept["plan"]["fraction"])
-        variants = measuring.case.quantity.variants
-        takes = {name: self._takes(measuring, one.setup) for name, one in known.items()}
-        explained = sum(takes[name] for name in variants)
-        beside = sum(takes[name] for name in measuring.case.saw if name not in variants)
-        seconds = measuring.seconds_left
-
-        seen = {name: known[name].setup for name in measuring.case.saw}
+        variants, seconds = measuring.case.quantity.variants, measuring.seconds_left
+        explained = sum(self._takes(measuring, known[name].setup) for name in variants)
+        seen = list(setups_of(known, measuring.case.saw).values())
 
         def cost(runs: int, causes: Sequence[Cause]) -> float:
-            made = sum(
-                takes[name] for name, one in seen.items() for n in range(runs) if measuring.runs.are_made([one], [n])
-            )
-            return runs * (explained + beside) - made + after(runs, causes)
+            return self._missing(measuring, seen, range(runs)) + after(runs, causes)
 
         def after(runs: int, causes: Sequence[Cause]) -> float:
             return explained * (FOLLOWED * runs + sum(one.costs for one in causes))
@@ -90,7 +83,7 @@ class Pacing:
             raise SpecError(
                 f"{self.minutes:g} minutes are too few: with {FEWEST_STEPS} steps a run the plan takes "
                 f"about {math.ceil(shortened)} min, with all {shortest} about {math.ceil(whole)} min"
-                f"{_failed(measuring, list(seen.values()))}"
+                f"{_failed(measuring, seen)}"
             )
         write_json(self.kept, kept | {"plan": {"asked": asked, "seeds": runs, "fraction": fraction}})
         part = "" if fraction == 1 else f", shortened to {fraction:.2g} of their steps"
@@ -106,13 +99,7 @@ class Pacing:
         if "with_all_steps" in kept["plan"]:  # a command that goes on has the same runs
             return kept["plan"]["with_all_steps"]
         explained = setups_of(known, measuring.case.quantity.variants).values()
-        seen = setups_of(known, measuring.case.saw).values()
-        again = sum(
-            self._takes(measuring, one)
-            for one in seen
-            for n in measuring.seeds
-            if not measuring.runs.are_made([one], [n])
-        )
+        again = self._missing(measuring, setups_of(known, measuring.case.saw).values(), measuring.seeds)
         removals = sum(len(measuring.seeds) - 1 + cause.costs for cause in causes)
         removed = removals * sum(self._takes(measuring, one) for one in explained)
         fits = again + removed <= measuring.seconds_left
@@ -136,6 +123,11 @@ class Pacing:
         kept = read_json(self.kept)
         write_json(self.kept, kept | {"plan": {**kept["plan"], "fraction": 1.0}})
         return replace(measuring, fraction=1.0)
+
+    def _missing(self, measuring: Measuring, setups: Iterable[Setup], seeds: Sequence[int]) -> float:
+        """Seconds that those runs of set-ups take which are not made yet."""
+        missing = [one for one in setups for seed in seeds if not measuring.runs.are_made([one], [seed])]
+        return sum(self._takes(measuring, one) for one in missing)
 
     def _takes(self, measuring: Measuring, setup: Setup) -> float:
         """Seconds that one run of a variant takes: as runs before took, or as a few of its steps did."""

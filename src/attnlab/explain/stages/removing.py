@@ -278,7 +278,7 @@ def without(base: Mapping[str, Setup], applied: Sequence[Removed]) -> dict[str, 
     for cause, changes in applied:
         for name, change in changes.items():
             title = f"{changed[name].name}, {cause.name} removed"
-            changed[name] = replace(changed[name].changed(**change), name=title)
+            changed[name] = replace(changed[name].changed(change), name=title)
     return changed
 
 

@@ -9,8 +9,7 @@ from typing import final
 
 from attnlab.core.contracts import Metric
 from attnlab.explain.answer import Again
-from attnlab.explain.causes.candidates import swapped
-from attnlab.explain.causes.known import Known, setups_of
+from attnlab.explain.causes.known import Known, mended, setups_of
 from attnlab.explain.metrics import IN_TRAINING, limits_of, metrics_of
 from attnlab.explain.possible import Allowed, Impossible, another_draw, labels_allow, leaks, readings, ways
 from attnlab.explain.stages.knowing import Tell
@@ -48,7 +47,8 @@ def as_called(measuring: Measuring, known: Mapping[str, Known], tell: Tell) -> d
         # shortened runs do not tell which layout it was given
         if not open_still or name not in measuring.case.saw or not measuring.comparable:
             continue
-        literal = replace(one.setup.changed(model=swapped(one)), name=f"{name}, given (batch, length, d_model)")
+        given = one.setup.changed({"model": mended(one, {"swapped": True})})
+        literal = replace(given, name=f"{name}, given (batch, length, d_model)")
         metric, seen = next(iter(measuring.case.saw[name].items()))
         runs = measuring.runs.of([one.setup, literal], measuring.seeds[:1])
         meant, said = (runs[each.name][0].metrics.get(metric, math.inf) for each in (one.setup, literal))
@@ -191,7 +191,7 @@ def made_otherwise(
             continue
         metric = metrics_of(known[one.variant].task)[one.metric]
         for name, values in measuring.values({setup.name: setup for setup in others}, metric, first).items():
-            if math.isfinite(value := values[0]):
-                found.append(Again(name, one.metric, one.value, Estimate(value, -math.inf, math.inf, 1), None))
-                tell(f"made: {name}: {one.metric} {value:.4g} (seen {one.value:.4g})")
+            if once := mean_of(values):
+                found.append(Again(name, one.metric, one.value, once, None))
+                tell(f"made: {name}: {one.metric} {once.mean:.4g} (seen {one.value:.4g})")
     return tuple(found), not_tried

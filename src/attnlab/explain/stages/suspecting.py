@@ -80,7 +80,7 @@ def that_work(causes: Sequence[Cause], known: Mapping[str, Known], tell: Tell) -
 def _reaches(cause: Cause, known: Mapping[str, Known], tell: Tell) -> bool:
     """Whether nothing is left of a cause, as far as it is measured, where what removes it is changed."""
     base = setups_of(known, cause.changes)
-    fixed = {name: base[name].changed(**change) for name, change in cause.changes.items()}
+    fixed = {name: base[name].changed(change) for name, change in cause.changes.items()}
     if cause.name in STILL:
         return not any(STILL[cause.name](measured_of(one, tell)) for one in fixed.values())
     scale = cause.name == TITLES["scale"]  # of which nothing else tells

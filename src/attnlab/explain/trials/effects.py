@@ -60,21 +60,11 @@ def mean_of(values: Values, limits: tuple[float, float] = (-math.inf, math.inf))
 def within_noise(
     found: Sequence[Values], seen: float, runs: int, *, error: float = ERROR, draw: float = 0.0
 ) -> bool | None:
-    """Whether a number that was seen lies where those of further runs would; None where nothing says.
+    """Whether a number that was seen, a mean of runs, lies where those of further runs would; None where nothing says.
 
-    Parameters
-    ----------
-    found : sequence of Values
-        Of each variant the number is about, the metric by seed; the second is subtracted from the first. A person's
-        runs of two variants are not paired, so their variances add up.
-    seen : float
-        What was seen, as far as people write it down: what rounding to its last digit may hide is no difference.
-    runs : int
-        How many runs it is the mean of.
-    error : float
-        Share of honest numbers that are called outside.
-    draw : float
-        How far another draw of what is held out, which a person's own may be, moves the number in 95 of 100.
+    What was found of a second variant is subtracted from the first; a person's runs of two are not paired, so their
+    variances add up. What rounding to the last digit seen may hide is no difference. The error is the share of honest
+    numbers that are called outside; another draw of what is held out moves the number by less than `draw` in 95 of 100.
     """
     finite = [[value for value in values.values() if math.isfinite(value)] for values in found]
     least = min(map(len, finite))
@@ -91,19 +81,8 @@ def effects(
 ) -> dict[str, Estimate]:
     """By name how much was lost from before to after, paired over seeds, with intervals that hold together.
 
-    Parameters
-    ----------
-    before, after : mapping
-        By name the number that is explained, by seed.
-    error : float
-        Share of such calls in which some interval misses its true value.
-    among : int
-        How many names there were to begin with, where the others were left out for what one seed gave.
-
-    Returns
-    -------
-    dict
-        Mean of before minus after, for the names of which two seeds finished on both sides.
+    Names of which no two seeds finished on both sides are left out. The error is the share of such calls in which some
+    interval misses its true value, among all names that there were before some were left out for what one seed gave.
 
     Notes
     -----

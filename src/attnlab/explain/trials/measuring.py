@@ -67,4 +67,4 @@ class Measuring:
         every = setup.training.get("evaluate_every")
         if every and self.case.reported == "best":
             shorter["evaluate_every"] = max(1, round(every * self.fraction))
-        return setup.changed(training=shorter)
+        return setup.changed({"training": shorter})

@@ -21,24 +21,8 @@ MOST_ROUNDS = 4
 def tuned(runs: Runs, setup: Setup, metric: Metric, reported: str = "last", *, fraction: float = 1.0) -> float:
     """The learning rate of a set-up with the best validation metric, by one run each that is not judged.
 
-    Parameters
-    ----------
-    runs : Runs
-        Makes the runs.
-    setup : Setup
-        Whose rate is searched.
-    metric : Metric
-        What is looked at, of a part that is held out.
-    reported : str
-        Whether its value at the end counts, or its best.
-    fraction : float
-        Part of the person's steps that a run makes. A shorter run wants a higher rate: of higher ones those alone are
-        tried that are more than so many times as high as it is shorter.
-
-    Returns
-    -------
-    float
-        The rate; the person's own where no run finished.
+    It is the person's own where no run finished. Where runs make a fraction of the person's steps, they want a higher
+    rate: of higher ones those alone are tried that are more than so many times as high as runs are shorter.
     """
     own = float(setup.training.get("lr", 1e-3))
     best, scores = own, dict[float, float]()

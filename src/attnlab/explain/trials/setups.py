@@ -59,20 +59,9 @@ class Setup:
         """Training steps of a run."""
         return self.training["budget"]["steps"]
 
-    def changed(
-        self,
-        *,
-        task: Mapping[str, Any] | None = None,
-        model: Mapping[str, Any] | None = None,
-        training: Mapping[str, Any] | None = None,
-    ) -> Setup:
-        """The same with other settings merged over."""
-        return replace(
-            self,
-            task=merge(self.task, task or {}),
-            model=merge(self.model, model or {}),
-            training=merge(self.training, training or {}),
-        )
+    def changed(self, change: Mapping[str, Mapping[str, Any]]) -> Setup:
+        """The same with other settings of ``task``, ``model`` and ``training`` merged over."""
+        return replace(self, **{where: merge(getattr(self, where), settings) for where, settings in change.items()})
 
     def spec(self, seed: int) -> dict[str, Any]:
         """What a worker is given for one run."""
