@@ -33,7 +33,7 @@ from attnlab.inspection import (
 )
 from attnlab.inspection.drawing import pieces
 from attnlab.inspection.drawing.maps import STILL, png
-from attnlab.studies.report import cell, draw_report
+from attnlab.studies.report import draw_report, figures
 from attnlab.studies.report.figures import Figure
 from attnlab.studies.report.style import Drawing
 
@@ -137,7 +137,7 @@ def test_the_report_of_a_study_is_shown_with_its_charts_and_verdicts(monkeypatch
     charts = [
         Drawing("cost", f'<svg><g id="cost-{at}"/><g clip-path="url(#cost-{at})"/></svg>', b"", "") for at in range(2)
     ]
-    monkeypatch.setattr(cell, "figures", lambda _: [Figure(one, "What does it cost?", "Some.") for one in charts])
+    monkeypatch.setattr(figures, "figures", lambda _: [Figure(one, "What does it cost?", "Some.") for one in charts])
     html = draw_report(parts(seeds=2, variants=2)).html
     names = re.findall(r'\bid="([^"]+)"', html)
     assert names == re.findall(r"url\(#([^)]+)\)", html)

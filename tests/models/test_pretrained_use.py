@@ -22,6 +22,7 @@ from attnlab.studies.run.executor import InProcess
 from attnlab.studies.using.measured import measured_checkpoint
 from attnlab.studies.using.parts import held_out
 from attnlab.studies.using.trained import generate, load_run, translate, write
+from attnlab.studies.using.translating import Search
 from attnlab.viewer import server
 from attnlab.viewer.inside import measuring
 from attnlab.viewer.inside.own import own_in_view
@@ -53,7 +54,7 @@ def test_the_likeliest_translation_is_the_one_that_transformers_writes(made, tmp
     theirs = saved(tmp_path, made)
     trained = attnlab.load_pretrained(tmp_path)
     codec = trained.task.codec
-    found = write([trained], SENTENCES, beam=1)
+    found = write([trained], SENTENCES, Search(beam=1))
     for sentence, translation in zip(SENTENCES, found, strict=True):
         read = torch.tensor([codec.encode([sentence])[0]])
         longest = min(codec.max_length, 2 * read.shape[1] + 10)

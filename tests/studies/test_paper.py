@@ -12,7 +12,7 @@ from tests.studies.example_results import parts, shapes
 from attnlab.core.errors import RunError
 from attnlab.studies.report import write_figures
 from attnlab.studies.report.figures import figures
-from attnlab.studies.report.paper.latex import ALARMED, NOTE, SPELLED, spelled, verdict_table_latex
+from attnlab.studies.report.latex import ALARMED, NOTE, SPELLED, spelled, verdict_table_latex
 
 NAME = r"[50%] of a_b & c\d {#1} $x^2$ ~ <`--it's--`>"
 

@@ -14,7 +14,7 @@ from attnlab.core.errors import DataError, RunError, SpecError
 from attnlab.core.files import write_json
 from attnlab.inspection import ablate, attention_maps, capture
 from attnlab.studies.using.trained import load_run
-from attnlab.studies.using.translating import translations
+from attnlab.studies.using.translating import Search, translations
 from attnlab.viewer.inside.asked import Asked
 from attnlab.viewer.inside.heads import THUMBNAIL
 from attnlab.viewer.inside.kept import KeptMaps
@@ -91,7 +91,7 @@ def test_a_translation_is_read_as_in_training(translator):
 
 def test_without_a_translation_the_models_own_is_judged(translator):
     run, view = translator
-    own = translations([run.model], run.task.codec, [SENTENCES[1]])[0].text
+    own = translations([run.model], run.task.codec, [SENTENCES[1]], Search())[0].text
     codec = run.task.codec
     fits = codec.tokenizer.wrapped.encode(own, add_special_tokens=False).ids[: codec.max_length - 1]
     read = view.look(Asked(SENTENCES[1]))["sides"][1]["tokens"]

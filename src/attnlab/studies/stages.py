@@ -55,15 +55,7 @@ class Stages:
     def after(self, names: Collection[str]) -> list[Stage]:
         """What comes once all runs so far of some variants have ended; at first they have none.
 
-        Parameters
-        ----------
-        names : collection of str
-            The variants.
-
-        Returns
-        -------
-        list of Stage
-            Stages of these variants, and of those whose looks have waited for them.
+        Among it are stages of others whose looks have waited for them.
         """
         ready = [(step, [name for name in names if self._place[name] == at]) for at, step in enumerate(self._steps)]
         found = []

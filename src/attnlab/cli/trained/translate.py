@@ -83,6 +83,7 @@ def translate(
     """
     from attnlab.studies.using.pretrained import load_trained
     from attnlab.studies.using.trained import fitting, write
+    from attnlab.studies.using.translating import Search
 
     if sentences and file is not None:
         raise SpecError("give sentences or --file, not both")
@@ -98,8 +99,8 @@ def translate(
         found: list[Written] = []
         for begin, part in ((first, some[:fit]), (first + fit, some[fit:])):  # the latter begins with what is refused
             with warnings_said():
-                search = {"beam": beam, "alpha": alpha, "coverage": coverage, "replace_unknown": replace_unknown}
-                written = write(trained, part, **search, first=begin, too_long=too_long)
+                how = Search(beam, alpha, coverage, replace_unknown, first=begin, too_long=too_long)
+                written = write(trained, part, how)
             found += written
             if written:
                 print("\n".join(one.text for one in written), flush=True)

@@ -90,19 +90,7 @@ def _all_looks(most: int) -> Iterator[int]:
 def levels_of(looks: tuple[int, ...], comparisons: int, error: float) -> tuple[float, ...]:
     """The two-sided level of each look's t interval, so that rarely any interval of any look misses its difference.
 
-    Parameters
-    ----------
-    looks : tuple of int
-        Numbers of seeds at which a study looks.
-    comparisons : int
-        How many differences are judged.
-    error : float
-        Share of studies that may have any interval, at any look, without the true difference.
-
-    Returns
-    -------
-    tuple of float
-        One level a look.
+    `error` is the share of studies that may have any interval, at any look, without the true difference.
 
     Notes
     -----

@@ -45,23 +45,10 @@ ITEMS = {"items": ("input", "target", "prediction"), "pairs": ("source", "target
 
 
 def complaints_about(task: Any, model: Mapping[str, Any] | None = None) -> list[str]:
-    """Call every member of a task with real shapes, and say in sentences what is missing or wrong.
+    """Call every member of what should keep `StudyTask` with real shapes; say in sentences what is missing or wrong.
 
-    Parameters
-    ----------
-    task : object
-        What should keep `StudyTask`.
-    model : mapping, optional
-        The specification of a model whose outputs it is given; by default the first of the lab's that fits it.
-
-    Returns
-    -------
-    list of str
-        One sentence for each complaint; empty if there is none.
-
-    Notes
-    -----
-    Held-out parts are evaluated whole, but the model is called on the first row of each batch alone.
+    It is given the outputs of a model, by default the first of the lab's that fits it. Held-out parts are evaluated
+    whole, but the model is called on the first row of each batch alone.
     """
     return _Check(task, model).complaints()
 

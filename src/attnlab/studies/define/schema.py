@@ -108,7 +108,10 @@ def study_schema() -> dict[str, Any]:
         "then": {"properties": {"variants": {"additionalProperties": merged}}},
         "required": [key for key in FILE_KEYS if Study.model_fields[key].is_required()],
         "definitions": known
-        | {key: _part(table, {BESIDE: _second()} if key == "task" else {}) for key, table in PARTS.items()},
+        | {
+            key: {"anyOf": [_name(table), _arguments(table, {BESIDE: _second()} if key == "task" else {})]}
+            for key, table in PARTS.items()
+        },
     }
 
 
@@ -139,11 +142,6 @@ def _second() -> dict[str, Any]:
         "description": "A task that is trained beside it, with one encoder for both.",
         **_keys({"task": _ref("task"), "share": share}),
     }
-
-
-def _part(table: Table, beside: Mapping[str, Any]) -> dict[str, Any]:
-    """A part as a study names it: its name, or a mapping with arguments."""
-    return {"anyOf": [_name(table), _arguments(table, beside)]}
 
 
 def _name(table: Table) -> dict[str, Any]:

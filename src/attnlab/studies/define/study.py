@@ -29,10 +29,7 @@ OWN_FILES = {
 """What a study's folder holds beside its variants."""
 BESIDE_MODEL = ("training", "task")
 """Keys of a variant that are not the model's."""
-SET_BY_VARIANTS = (
-    *("batch", "context", "silver", "beside"),
-    *("beam", "alpha", "coverage", "replace_unknown"),
-)
+SET_BY_VARIANTS = ("batch", "context", "silver", "beside", "beam", "alpha", "coverage", "replace_unknown")
 """Arguments of a task that a variant may set: how the data is shown, what is learned beside it, and how answers are
 written; no other data."""
 LONGEST_NAME = 100
@@ -144,7 +141,8 @@ class Study(BaseModel):
 
     @model_validator(mode="after")
     def _check_ends(self) -> Self:
-        for settings in self._all_training():
+        own = [(variant or {}).get("training") or {} for variant in self.variants.values()]
+        for settings in (self.training, *own):
             if "budget" in settings and self.rules.target is None:
                 raise ValueError("training may not set 'budget': every variant has that of the rules")
             if "seconds" in (settings.get("budget") or {}):
@@ -197,10 +195,6 @@ class Study(BaseModel):
                 f"variants: task of '{variant}' may set {may} only, so that all are measured on the same data; "
                 f"got {', '.join(unknown)}"
             )
-
-    def _all_training(self) -> list[Mapping[str, Any]]:
-        own = [(variant or {}).get("training") or {} for variant in self.variants.values()]
-        return [self.training, *own]
 
     @property
     def contrasts(self) -> tuple[Contrast, ...]:
@@ -422,7 +416,6 @@ def _scaled(study: dict[str, Any], scale: dict[str, Any]) -> dict[str, Any]:
 
 
 def _without(compare: dict[str, Any], left_out: list[str]) -> dict[str, Any]:
-    """Comparisons without those of variants that are left out."""
     kept = {}
     for variant, others in compare.items():
         listed = [other for other in (others if isinstance(others, list) else [others]) if other not in left_out]
@@ -459,7 +452,10 @@ def _resolve_data(study: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 
 def _beside(folder: Path, key: str, given: Any) -> Any:
-    """A file or folder beside a study, absolute; a word that is the name of none stays as it is."""
+    """A file or folder beside a study, absolute; a word that is the name of none stays as it is.
+
+    A corpus is a folder, or files whose names begin with its name and a dot.
+    """
     if isinstance(given, list):
         return [_beside(folder, key, one) for one in given]
     if isinstance(given, dict):
@@ -468,10 +464,5 @@ def _beside(folder: Path, key: str, given: Any) -> Any:
         return given
     path = folder / Path(given).expanduser()
     is_file = path.is_file() and (key in ("text", "corpus") or "." in given)
-    is_folder = given != path.name and (_begins_a_name(path) if key == "corpus" else path.is_dir())
+    is_folder = given != path.name and (path.is_dir() or (key == "corpus" and any(path.parent.glob(f"{path.name}.*"))))
     return str(path.resolve()) if is_file or is_folder else given
-
-
-def _begins_a_name(path: Path) -> bool:
-    """Whether there is a folder of this name, or files whose names begin with it and a dot."""
-    return path.is_dir() or any(path.parent.glob(f"{path.name}.*"))

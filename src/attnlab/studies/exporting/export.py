@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Any, final
+
+import tokenizers as hf
+from tokenizers import decoders, models, normalizers
 
 from attnlab.core.errors import RunError
 from attnlab.core.files import new_name, replace_folder, write_json, write_text, writing
@@ -15,8 +19,8 @@ from attnlab.models.from_checkpoint import TOKENIZER
 from attnlab.studies.exporting.card import card
 from attnlab.studies.exporting.huggingface import write_huggingface
 from attnlab.studies.exporting.programs import write_onnx, write_torch_export
-from attnlab.studies.exporting.tokens import tokenizer_of
 from attnlab.studies.using.trained import Trained
+from attnlab.tasks.codecs import Codec
 
 Written = Mapping[str, float]
 """By what was tried, the largest difference between what the files compute and what the model does."""
@@ -26,6 +30,7 @@ TARGETS: Mapping[str, Callable[[Trained, Path], Written]] = {
     "huggingface": write_huggingface,
 }
 CARD = "README.md"
+UNKNOWN = "\ufffd"  # as the vocabulary of a text has it
 
 
 @final
@@ -73,7 +78,7 @@ def export(trained: Trained, *, to: str, out: Path) -> Exported:
         new.mkdir(parents=True)
     try:
         differences = TARGETS[to](trained, new)
-        tokenizer = tokenizer_of(trained.task.kept)
+        tokenizer = _tokenizer_of(trained.task.kept)
         if tokenizer is not None:
             write_json(new / TOKENIZER, tokenizer)
         write_text(new / CARD, card(trained, to, differences))
@@ -82,3 +87,19 @@ def export(trained: Trained, *, to: str, out: Path) -> Exported:
     finally:
         shutil.rmtree(new, ignore_errors=True)
     return Exported(out, differences)
+
+
+def _tokenizer_of(codec: Codec | None) -> dict[str, Any] | None:
+    """The content of ``tokenizer.json``; None where models do not read text."""
+    if codec is None or codec.kind == "numbers":
+        return None
+    if codec.kind != "characters":
+        return codec.tokenizer.to_json()
+    numbers = {symbol: number for number, symbol in enumerate(codec.vocabulary.symbols)}
+    unknown = {} if UNKNOWN not in numbers else {"unk_token": UNKNOWN}
+    wrapped = hf.Tokenizer(models.BPE(numbers, [], **unknown))
+    wrapped.normalizer = normalizers.Sequence(
+        [normalizers.Replace("\r\n", "\n"), normalizers.Replace("\r", "\n"), normalizers.NFC()]
+    )
+    wrapped.decoder = decoders.Fuse()
+    return json.loads(wrapped.to_str())

@@ -158,15 +158,17 @@ def _marian(model: EncoderDecoder, trained: Trained) -> dict[str, Any]:
 def _parts_of(stack: Stack) -> tuple[Any, Any]:
     """The attention and the feed-forward of the first block."""
     first: Any = stack.blocks[0]
-    mixer: Any = getattr(first, "mixer", None)
-    feedforward = getattr(first, "feedforward", None)
-    for part, wanted in ((first, Block), (mixer, Attention)):
-        if not isinstance(part, wanted):
+    mixer, feedforward = (getattr(first, name, None) for name in ("mixer", "feedforward"))
+    heads, combiner = (getattr(mixer, name, None) for name in ("heads", "combiner"))
+    fitting = (
+        (first, isinstance(first, Block)),
+        (mixer, isinstance(mixer, Attention)),
+        (combiner, isinstance(heads, AbstractPackedHeads) and hasattr(combiner, "to_residual")),
+        (feedforward, hasattr(feedforward, "to_residual")),
+    )
+    for part, fits in fitting:
+        if not fits:
             raise SpecError(f"{type(part).__name__} in the first block has no home in transformers; {HOMES}")
-    if not isinstance(mixer.heads, AbstractPackedHeads) or not hasattr(mixer.combiner, "to_residual"):
-        raise SpecError(f"{type(mixer.combiner).__name__} in the first block has no home in transformers; {HOMES}")
-    if not hasattr(feedforward, "to_residual"):
-        raise SpecError(f"{type(feedforward).__name__} in the first block has no home in transformers; {HOMES}")
     return mixer, feedforward
 
 
@@ -208,7 +210,6 @@ def _is_within(name: str, differing: list[str]) -> bool:
 
 
 def _differences(model: nn.Module, home: nn.Module) -> list[str]:
-    """In which parts two models differ."""
     own, theirs = dict(model.named_modules()), dict(home.named_modules())
     found: list[str] = []
     for name in dict.fromkeys([*own, *theirs]):

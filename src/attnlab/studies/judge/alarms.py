@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 from attnlab.core.contracts import Floor
 from attnlab.studies.judge.results import Alarm, VariantResults
 from attnlab.studies.judge.statistics import two_groups
-from attnlab.studies.plan.plan import SEES_AHEAD, Plan, PlannedVariant
+from attnlab.studies.plan.plan import SEES_AHEAD, Plan
 from attnlab.training.recipe.target import is_reached
 
 FAR = 0.25
@@ -65,16 +63,13 @@ def doubts_about(plan: Plan, variant: VariantResults) -> list[Alarm]:
 
 def alarms_before(plan: Plan) -> list[Alarm]:
     """What is doubtful before anything is trained: about the data, and about variants that see ahead already."""
-    of_reach = (_alarms_before(plan, variant) for variant in plan.variants)
-    return [*(Alarm("data", None, message) for message in plan.task.alarms()), *itertools.chain(*of_reach)]
-
-
-def _alarms_before(plan: Plan, variant: PlannedVariant) -> Sequence[Alarm]:
-    """What a variant sees ahead as it is built, or else what a module does that is not heard yet, as behind a gate."""
-    found = tuple(_reach_alarms(plan, variant.name, variant.reach or {}))
-    if found or not plan.task.causal:
-        return found
-    return [Alarm("causality", variant.name, note) for note in variant.notes if note.startswith(SEES_AHEAD)]
+    found = [Alarm("data", None, message) for message in plan.task.alarms()]
+    for variant in plan.variants:
+        ahead = list(_reach_alarms(plan, variant.name, variant.reach or {}))
+        if plan.task.causal and not ahead:  # what a module does may not be heard yet, as behind a gate
+            ahead = [Alarm("causality", variant.name, note) for note in variant.notes if note.startswith(SEES_AHEAD)]
+        found += ahead
+    return found
 
 
 def _reach(plan: Plan, variant: VariantResults) -> Mapping[str, Any]:
@@ -82,15 +77,10 @@ def _reach(plan: Plan, variant: VariantResults) -> Mapping[str, Any]:
     trained = next((cell.reach for cell in variant.cells if cell.reach), {})
     before = plan.variant(variant.name).reach or {}
     reached = {key: max(one[key] for one in (before, trained) if key in one) for key in {*before, *trained}}
-    window = _window(plan, variant)
-    return reached if window is None else reached | {"past": min(window, reached.get("past", window))}
-
-
-def _window(plan: Plan, variant: VariantResults) -> int | None:
-    """How many positions a variant is shown at once; None where the task does not say."""
     said = variant.spec["task"]
     own = said.get("context") if isinstance(said, Mapping) else None
-    return own or plan.task.describe().get("context")
+    window = own or plan.task.describe().get("context")  # positions that a variant is shown at once
+    return reached if window is None else reached | {"past": min(window, reached.get("past", window))}
 
 
 def _reach_alarms(plan: Plan, variant: str, reached: Mapping[str, Any]) -> Iterator[Alarm]:
@@ -225,7 +215,7 @@ def _tuned_by_luck(variant: VariantResults) -> Iterator[Alarm]:
 
 def _groups(plan: Plan, variant: VariantResults) -> Iterator[Alarm]:
     """An alarm where some seeds of a variant arrive somewhere else than the others."""
-    found = two_groups([value for value in variant.values(plan.metric.name).values() if math.isfinite(value)])
+    found = two_groups(variant.finite(plan.metric.name))
     if found:
         told = " and ".join(f"{len(group)} around {fmean(group):.4g}" for group in found)
         message = f"its {sum(map(len, found))} seeds fall into two groups, {told}: their mean describes neither"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import final
 
 from attnlab.studies.define.study import Contrast
@@ -43,32 +43,20 @@ class SeedsAsked:
         left_open: LeftOpen,
     ) -> None:
         self._looks, self._left_open = looks, left_open
-        self._counts, self._had = dict.fromkeys(variants, looks[0]), dict.fromkeys(variants, 0)
+        self.counts = dict.fromkeys(variants, looks[0])  # how many seeds each variant is to have
+        self._had = dict.fromkeys(variants, 0)
         self._taken = dict.fromkeys([(baseline,), *map(tuple, contrasts)], 0)  # looks, by who is looked at
         self._groups: dict[str, list[tuple[str, ...]]] = {name: [] for name in variants}
         for group in self._taken:
             for name in group:
                 self._groups[name].append(group)
 
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """By variant how many seeds it is to have."""
-        return self._counts
-
     def had(self, variant: str) -> list[str]:
         """Note that a variant has all its seeds, and take the looks that waited for them.
 
-        Parameters
-        ----------
-        variant : str
-            The variant.
-
-        Returns
-        -------
-        list of str
-            The variants that are to have more seeds than before.
+        Returned are the variants that are to have more seeds than before.
         """
-        self._had[variant] = self._counts[variant]
+        self._had[variant] = self.counts[variant]
         grown: list[str] = []
         for group in self._groups[variant]:
             have = min(self._had[name] for name in group)
@@ -76,7 +64,7 @@ class SeedsAsked:
                 if now > have:
                     break
                 self._taken[group] += 1
-                more = [name for name in self._left_open(group, now) if self._counts[name] < following]
-                self._counts |= dict.fromkeys(more, following)
+                more = [name for name in self._left_open(group, now) if self.counts[name] < following]
+                self.counts |= dict.fromkeys(more, following)
                 grown += more
         return grown

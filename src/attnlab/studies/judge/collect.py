@@ -19,14 +19,7 @@ from attnlab.studies.judge.results import Alarm, CellResults, StudyResults, Vari
 from attnlab.studies.judge.tuning import TUNING, chosen_settings, read_tuning
 from attnlab.studies.judge.worth import PartsJudged, kept_parts
 from attnlab.studies.plan.plan import CellPlan, Plan, PlannedVariant, restore_plan
-from attnlab.studies.run.folder import (
-    ENVIRONMENT,
-    STUDY,
-    is_sealed,
-    read_inside,
-    read_rules,
-    read_study,
-)
+from attnlab.studies.run.folder import ENVIRONMENT, STUDY, is_sealed, read_inside, read_rules, read_study
 from attnlab.studies.run.index import index_of
 from attnlab.studies.run.layout import LAYOUT
 from attnlab.studies.run.task_record import TaskRecord
@@ -265,8 +258,6 @@ def _company(variants: Sequence[VariantResults]) -> dict[str, Any]:
     for variant in variants:
         most = max((cell.together for cell in variant.done), default=1)
         notes = dict.fromkeys(cell.together_note for cell in variant.done if cell.together_note)
-        if most > 1 or notes:
-            words.append(
-                ": ".join([variant.name, "; ".join([*([f"{most} seeds together"] if most > 1 else []), *notes])])
-            )
+        said = [*([f"{most} seeds together"] if most > 1 else []), *notes]
+        words += [f"{variant.name}: {'; '.join(said)}"] if said else []
     return {"trained_together": ". ".join(words)} if words else {}

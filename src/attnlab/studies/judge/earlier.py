@@ -22,18 +22,11 @@ LEAST_SEEDS = 3
 @final
 @dataclass(frozen=True)
 class Spread:
-    """Hold how far apart seeds were.
+    """Hold how far apart seeds were."""
 
-    Parameters
-    ----------
-    folders : tuple of str
-        Where the studies lie.
-    deviations : tuple of float
-        Of each comparison the standard deviation of its differences over seeds, in the metric's unit, in order of size.
-    """
-
-    folders: tuple[str, ...]
+    folders: tuple[str, ...]  # where the studies lie
     deviations: tuple[float, ...]
+    """Of each comparison the standard deviation of its differences over seeds, in the metric's unit, in order."""
 
     @property
     def typical(self) -> float:
@@ -74,18 +67,14 @@ def earlier_spread(plan: Plan, beside: Path) -> Spread | None:
 def _earlier(plan: Plan, beside: Path) -> Iterator[tuple[Path, StudyResults]]:
     for path in sorted(beside.glob(f"*/{STUDY}")):
         try:
-            if _asked_alike(plan, load_plan(path.parent)):
+            if _asked(plan) == _asked(load_plan(path.parent)):
                 yield path.parent, read_results(path.parent)
         except (AttnlabError, OSError, LookupError, ValueError, TypeError):
             continue
 
 
-def _asked_alike(one: Plan, other: Plan) -> bool:
-    """Whether two studies measure the same on the same data after the same budget."""
-    return _asked(one) == _asked(other)
-
-
 def _asked(plan: Plan) -> tuple[Any, ...]:
+    """What two studies have alike that measure the same on the same data after the same budget."""
     rules = plan.study.rules
     return plan.task.name, plan.task.describe(), plan.metric, rules.budget, rules.target, rules.split
 

@@ -21,14 +21,9 @@ class Tuned:
     better: Literal["lower", "higher"]  # direction of that metric
 
     def lost(self, seeds: int, error: float) -> float:
-        """How much better the best of all tried settings may be than the chosen one.
+        """How much better the best of all tried settings may be than the chosen one; `error` is the chance of more.
 
-        Parameters
-        ----------
-        seeds : int
-            How many judged runs tell the standard deviation of a run; 0 is lost where there are fewer than two.
-        error : float
-            Chance that more was lost, about.
+        The first `seeds` judged runs tell the standard deviation of a run; 0 is lost where there are fewer than two.
 
         Examples
         --------

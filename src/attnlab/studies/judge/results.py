@@ -131,6 +131,10 @@ class VariantResults:
         """The value of a metric by seed, for the cells that finished and measured it."""
         return {cell.seed: cell.metrics[metric] for cell in self.done if metric in cell.metrics}
 
+    def finite(self, metric: str) -> list[float]:
+        """The values of a metric that are finite, in seed order."""
+        return [value for value in self.values(metric).values() if math.isfinite(value)]
+
 
 @final
 @dataclass(frozen=True)
@@ -208,7 +212,7 @@ class StudyResults:
         sign = 1 if self.metric.better == "lower" else -1
 
         def place(variant: VariantResults) -> tuple[bool, float]:
-            found = [value for value in variant.values(self.metric.name).values() if math.isfinite(value)]
+            found = variant.finite(self.metric.name)
             return variant.name != self.baseline, sign * fmean(found) if found else math.inf
 
         kept = {variant.name for variant in sorted(self.variants, key=place)[:MOST_DRAWN]}
@@ -216,17 +220,10 @@ class StudyResults:
 
     def _repr_html_(self) -> str:
         """What each variant reached and what is concluded of it, with the alarms before."""
-        head = (
-            "variant",
-            f"{self.metric.name} ({self.metric.unit})",
-            "seeds",
-            "against",
-            "difference",
-            "interval",
-            "verdict",
-        )
+        measured = f"{self.metric.name} ({self.metric.unit})"
+        head = ("variant", measured, "seeds", "against", "difference", "interval", "verdict")
         rows = [
-            (variant.name, *_reached(variant.values(self.metric.name)), *(_concluded(one) if one else ("",) * 4))
+            (variant.name, *_reached(variant.finite(self.metric.name)), *(_concluded(one) if one else ("",) * 4))
             for variant in self.variants
             for one in self.concluded(variant.name) or (None,)
         ]
@@ -340,9 +337,8 @@ def looks_in(rules: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(map(int, rules.get("looks", [rules["seeds"]])))
 
 
-def _reached(values: Mapping[int, float]) -> tuple[str, str]:
+def _reached(finite: Sequence[float]) -> tuple[str, str]:
     """A metric's mean and standard deviation over seeds, and how many there are."""
-    finite = [value for value in values.values() if math.isfinite(value)]
     spread = f" \u00b1 {stdev(finite):.2g}" if len(finite) > 1 else ""
     return f"{fmean(finite):.4g}{spread}" if finite else "", str(len(finite))
 

@@ -14,9 +14,10 @@ The conclusion in one word is drawn from these in `verdicts`.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, final
 
@@ -160,10 +161,7 @@ def _paired(variant: Mapping[int, float], baseline: Mapping[int, float]) -> tupl
 def two_groups(values: Sequence[float]) -> tuple[list[float], list[float]] | None:
     """The two groups into which values fall, the lower first; None where one normal distribution explains them.
 
-    Parameters
-    ----------
-    values : sequence of float
-        The metric of one variant, a value a seed; with fewer than five, groups of two cannot be told from chance.
+    With fewer than five values groups of two cannot be told from chance.
 
     Notes
     -----
@@ -301,12 +299,4 @@ def seeds_needed(
         return least
     if not enough(MOST_SEEDS):
         return None
-    return _first_true(enough, least, MOST_SEEDS)
-
-
-def _first_true(condition: Callable[[int], bool], fails: int, holds: int) -> int:
-    """The smallest number for which a monotone condition holds, between one that fails and one that holds."""
-    while holds - fails > 1:
-        middle = (fails + holds) // 2
-        fails, holds = (fails, middle) if condition(middle) else (middle, holds)
-    return holds
+    return bisect.bisect_left(range(MOST_SEEDS), True, lo=least + 1, key=enough)

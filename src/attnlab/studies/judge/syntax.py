@@ -67,9 +67,5 @@ def _judged(runs: Sequence[RelationFollowed], level: float) -> RelationJudged:
 
 def restored_syntax(content: Mapping[str, Any]) -> RelationJudged:
     """What `asdict` made plain, as it was."""
-    known: dict[str, Any] = {
-        **content,
-        "places": tuple(content["places"]),
-        "comparison": Comparison(**content["comparison"]),
-    }
-    return RelationJudged(**known)
+    known: dict[str, Any] = {**content, "comparison": Comparison(**content["comparison"])}
+    return RelationJudged(**known | {"places": tuple(content["places"])})

@@ -132,9 +132,9 @@ def verdicts(
             raise SpecError(f"what is compared must be one of the variants; got {name!r}; known: {', '.join(runs)}")
     if not (math.isfinite(smallest_effect) and smallest_effect >= 0):
         raise SpecError(f"smallest_effect must be a number >= 0 in the metric's unit; got {smallest_effect!r}")
-    doubts = _Doubts(frozenset(untuned), frozenset(suspect), target, tuned or {})
     of = comparisons or len(contrasts)
-    judge = _Judge(runs, metric, smallest_effect, tuple(looks), 1 - confidence, of, doubts, advise)
+    doubts = (untuned, suspect, target, tuned or {})
+    judge = _Judge(runs, metric, smallest_effect, tuple(looks), 1 - confidence, of, *doubts, advise)
     return tuple(judge.verdict(*contrast) for contrast in contrasts)
 
 
@@ -151,19 +151,8 @@ def exploratory(runs: Runs, contrasts: Sequence[Contrast], *, metric: Metric, co
 
 @final
 @dataclass(frozen=True)
-class _Doubts:
-    """Hold what may take a word back: numbers that are not what they seem."""
-
-    untuned: frozenset[str]
-    suspect: frozenset[str]
-    target: Target | None
-    tuned: Mapping[str, Tuned]
-
-
-@final
-@dataclass(frozen=True)
 class _Judge:
-    """Hold what is the same for all comparisons."""
+    """Hold what is the same for all comparisons, and what may take a word back."""
 
     runs: Runs
     metric: Metric
@@ -171,7 +160,10 @@ class _Judge:
     looks: tuple[Look, ...]
     error: float
     comparisons: int
-    doubts: _Doubts
+    untuned: Collection[str]
+    suspect: Collection[str]
+    target: Target | None
+    tuned: Mapping[str, Tuned]
     advise: bool
 
     def verdict(self, variant: str, baseline: str) -> Verdict:
@@ -184,7 +176,7 @@ class _Judge:
             if one.p is not None:
                 p_adjusted = min(1.0, one.p * self.error / look.level, 1.0 if p_adjusted is None else p_adjusted)
             draft = Verdict(variant, baseline, self.metric.name, one, look=look.seeds)
-            found = replace(self._judged(draft, look), p_adjusted=p_adjusted)
+            found = replace(self._judged(draft), p_adjusted=p_adjusted)
             if found.settled:
                 return found
         return self._open(found) if self.advise and not found.reason else found
@@ -200,9 +192,9 @@ class _Judge:
         ours, theirs = (_finished(self.runs[name], look.seeds) for name in (variant, baseline))
         return compare(ours, theirs, better=self.metric.better, level=look.level)
 
-    def _judged(self, draft: Verdict, look: Look) -> Verdict:
+    def _judged(self, draft: Verdict) -> Verdict:
         """The verdict of one look, what is said against it included."""
-        one, draft = draft.comparison, replace(draft, failures=self._failures(draft.variant, look))
+        one, draft = draft.comparison, replace(draft, failures=self._failures(draft.variant, draft))
         if one.sd is None or one.difference is None:
             return replace(draft, reason=_too_few(one))
         if one.sd == 0:
@@ -217,16 +209,18 @@ class _Judge:
             self._against_mean,
         )
         for against in against_word:
-            reason, settled = against(draft, word, look)
+            reason, settled = against(draft, word)
             if reason:
                 return replace(draft, reason=reason, settled=settled)
         if word == "undecided":
             return draft
-        failed = f"; {_failed_of(draft, look)}" if draft.failures else ""
+        failed = f"; {_failed_of(draft)}" if draft.failures else ""
         return replace(draft, verdict=word, settled=True, reason=f"{self._reason(word, one)}{failed}")
 
-    def _failures(self, name: str, look: Look) -> int:
-        return look.seeds - len(_finished(self.runs[name], look.seeds))
+    def _failures(self, name: str, draft: Verdict) -> int:
+        """Runs of the variant or the baseline that failed up to the look."""
+        seeds = draft.look or 0
+        return seeds - len(_finished(self.runs[name], seeds))
 
     def _word(self, one: Comparison) -> Word:
         """What the interval says."""
@@ -237,43 +231,41 @@ class _Judge:
             return "undecided"
         return "better" if one.improves else "worse"
 
-    def _against_alarms(self, draft: Verdict, word: Word, look: Look) -> tuple[str, bool]:
+    def _against_alarms(self, draft: Verdict, word: Word) -> tuple[str, bool]:
         """Why an alarm forbids the word: what is too good to be true is no reason to believe in it."""
-        del look
-        if draft.variant in self.doubts.suspect and word != "worse":
+        if draft.variant in self.suspect and word != "worse":
             return "its numbers are not to be believed before its alarm is explained", True
-        if draft.baseline in self.doubts.suspect and word != "better":
+        if draft.baseline in self.suspect and word != "better":
             return "the baseline's numbers are not to be believed before its alarm is explained", True
         return "", False
 
-    def _against_tuning(self, draft: Verdict, word: Word, look: Look) -> tuple[str, bool]:
+    def _against_tuning(self, draft: Verdict, word: Word) -> tuple[str, bool]:
         """Why tuning forbids the word; what could only get better and is better already is better."""
-        del look
-        blamed = [name for name in (draft.variant, draft.baseline) if name in self.doubts.untuned]
+        blamed = [name for name in (draft.variant, draft.baseline) if name in self.untuned]
         a_fortiori = blamed == [draft.variant if word == "better" else draft.baseline] and word in ("better", "worse")
         if not blamed or a_fortiori:
             return "", False
         which = " and ".join(f"{one!r}" for one in blamed)
         return f"untuned: the best setting of {which} lies at the edge of the grid; widen the grid", True
 
-    def _against_failures(self, draft: Verdict, word: Word, look: Look) -> tuple[str, bool]:
+    def _against_failures(self, draft: Verdict, word: Word) -> tuple[str, bool]:
         """Why runs that failed forbid the word: nothing says that they would have been as good."""
-        theirs = self._failures(draft.baseline, look)
+        theirs = self._failures(draft.baseline, draft)
         if draft.failures and theirs:
-            return f"runs of both failed: {_failed_of(draft, look)}, and {theirs} of the baseline's", True
+            return f"runs of both failed: {_failed_of(draft)}, and {theirs} of the baseline's", True
         if draft.failures and word in ("better", "equivalent"):
-            return f"{word} where it trains: {_failed_of(draft, look)}", True
+            return f"{word} where it trains: {_failed_of(draft)}", True
         if theirs and word in ("worse", "equivalent"):
-            return f"{word} where the baseline trains: {theirs} of its {look.seeds} runs failed", True
+            return f"{word} where the baseline trains: {theirs} of its {draft.look} runs failed", True
         return "", False
 
-    def _against_target(self, draft: Verdict, word: Word, look: Look) -> tuple[str, bool]:
+    def _against_target(self, draft: Verdict, word: Word) -> tuple[str, bool]:
         """Why a target that is not shown to be reached forbids the word: the time to it is longer."""
-        target = self.doubts.target
+        target = self.target
         if target is None:
             return "", False
         both = (draft.variant, draft.baseline)
-        claims = {name: target.claim(name, look.seeds) for name in both}
+        claims = {name: target.claim(name, draft.look) for name in both}
         if all(claim.state == "missed" for claim in claims.values()):
             return f"neither reaches the target: '{draft.variant}' {claims[draft.variant].reason}", True
         believed = {"better": both[:1], "worse": both[1:], "equivalent": both}
@@ -282,9 +274,8 @@ class _Judge:
                 return f"{word} in time, but '{name}' {claims[name].reason}", claims[name].state == "missed"
         return "", False
 
-    def _against_luck(self, draft: Verdict, word: Word, look: Look) -> tuple[str, bool]:
+    def _against_luck(self, draft: Verdict, word: Word) -> tuple[str, bool]:
         """Why luck in tuning forbids the word: with the best of the settings that were tried it might be another."""
-        del look
         one, lost = draft.comparison, self._lost(draft)
         less, more = lost.values() if self.metric.better == "lower" else reversed(lost.values())
         if self._word(replace(one, low=(one.low or 0.0) - less, high=(one.high or 0.0) + more)) == word:
@@ -295,13 +286,12 @@ class _Judge:
 
     def _lost(self, draft: Verdict) -> dict[str, float]:
         """What luck in tuning may have cost the variant and the baseline, in this order."""
-        tuned, error, seeds = self.doubts.tuned, self.error / self.comparisons, draft.look or 0
+        tuned, error, seeds = self.tuned, self.error / self.comparisons, draft.look or 0
         names = (draft.variant, draft.baseline)
         return {name: tuned[name].lost(seeds, error) if name in tuned else 0.0 for name in names}
 
-    def _against_mean(self, draft: Verdict, word: Word, look: Look) -> tuple[str, bool]:
+    def _against_mean(self, draft: Verdict, word: Word) -> tuple[str, bool]:
         """Why the median forbids the word: a few runs far from the others make the mean."""
-        del look
         one = draft.comparison
         mean, median = one.difference or 0.0, one.median or 0.0
         apart = abs(median) >= self.smallest_effect if word == "equivalent" else mean * median <= 0
@@ -342,13 +332,10 @@ class _Judge:
 
     def _failed_at(self, draft: Verdict) -> str:
         """What failed runs leave open, where there are any."""
-        look = next(look for look in self.looks if look.seeds == draft.look)
         if draft.failures:
-            return f"{_failed_of(draft, look)}, so more seeds could only show it worse"
-        theirs = self._failures(draft.baseline, look)
-        return (
-            f"{theirs} of the baseline's {look.seeds} runs failed, so more could only show it better" if theirs else ""
-        )
+            return f"{_failed_of(draft)}, so more seeds could only show it worse"
+        theirs, of = self._failures(draft.baseline, draft), draft.look
+        return f"{theirs} of the baseline's {of} runs failed, so more could only show it better" if theirs else ""
 
     def _excluded(self, one: Comparison) -> str:
         """Which differences the interval of an undecided comparison rules out."""
@@ -368,8 +355,8 @@ def _finished(values: Mapping[int, float | None], seeds: float = math.inf) -> di
     return {seed: v for seed, v in values.items() if seed < seeds and v is not None and math.isfinite(v)}
 
 
-def _failed_of(draft: Verdict, look: Look) -> str:
-    return f"{draft.failures} of its {look.seeds} runs failed"
+def _failed_of(draft: Verdict) -> str:
+    return f"{draft.failures} of its {draft.look} runs failed"
 
 
 def _too_few(one: Comparison) -> str:

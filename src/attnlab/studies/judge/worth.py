@@ -97,28 +97,9 @@ class PartsJudged:
 def judged_parts(
     variant: str, runs: Sequence[MeasuredParts], *, tolerance: float, syntax: Sequence[Sequence[RelationFollowed]] = ()
 ) -> PartsJudged:
-    """Judge what the parts of a variant are worth.
+    """Judge what the parts of a variant are worth, by its runs, which were measured alike.
 
-    Parameters
-    ----------
-    variant : str
-        Its name.
-    runs : sequence of MeasuredParts
-        Its runs, measured alike.
-    tolerance : float
-        Loss that may be lost by removing heads, in the loss's unit.
-    syntax : sequence of sequence of RelationFollowed
-        What `measure_syntax` found of each run, or nothing.
-
-    Returns
-    -------
-    PartsJudged
-        One row a part.
-
-    Raises
-    ------
-    RunError
-        If the runs have other parts than each other.
+    A `RunError` is raised where they have other parts than each other; `syntax` is what `measure_syntax` found of each.
 
     Notes
     -----
@@ -169,14 +150,9 @@ def judged_parts(
 
 
 def keep_parts(study: Path, judged: Sequence[PartsJudged]) -> None:
-    """Write into the folder of a study what the parts of its variants are worth.
+    """Write into the folder of a study what the parts of its variants are worth, of all that is judged.
 
-    Parameters
-    ----------
-    study : Path
-        Its folder.
-    judged : sequence of PartsJudged
-        Of its variants and of others, by the paths of their folders.
+    Variants are named by the paths of their folders.
     """
     own = [one for one in judged if Path(one.variant).resolve().parent == study.resolve()]
     variants = [asdict(replace(one, variant=Path(one.variant).name)) for one in own]
@@ -188,20 +164,7 @@ def keep_parts(study: Path, judged: Sequence[PartsJudged]) -> None:
 def kept_parts(study: Path) -> tuple[PartsJudged, ...]:
     """What the parts of a study's variants are worth, where it was measured; by the names of their folders.
 
-    Parameters
-    ----------
-    study : Path
-        Its folder.
-
-    Returns
-    -------
-    tuple of PartsJudged
-        Nothing where it was not measured.
-
-    Raises
-    ------
-    RunError
-        If it was changed since, or measured in another study.
+    A `RunError` is raised where it was changed since, or measured in another study.
     """
     path = study / HEADS
     if not path.exists():
@@ -209,15 +172,15 @@ def kept_parts(study: Path) -> tuple[PartsJudged, ...]:
     content = read_sealed(path, required=True)
     if content["hash"] != read_rules(study)["hash"]:
         raise RunError(f"{path} was measured in another study; remove it, and measure anew: attnlab heads {study}")
-    return tuple(_restored(one) for one in content["variants"])
+    return tuple(map(_restored, content["variants"]))
 
 
 def _restored(content: Mapping[str, Any]) -> PartsJudged:
     """What `asdict` made plain, as it was."""
-    parts = tuple(_restored_part(row) for row in content["parts"])
+    parts = tuple(map(_restored_part, content["parts"]))
     orders = {name: Orders(**one) for name, one in content["orders"].items()}
     overlaps = {step: tuple(pair) for step, pair in content.get("overlaps", {}).items()}  # not of earlier versions
-    syntax = tuple(restored_syntax(row) for row in content.get("syntax", ()))  # likewise
+    syntax = tuple(map(restored_syntax, content.get("syntax", ())))  # likewise
     known: dict[str, Any] = {**content, "parts": parts, "orders": orders, "overlaps": overlaps, "syntax": syntax}
     known |= {key: tuple(content[key]) for key in ("removable", "pruned")}
     return PartsJudged(**known)

@@ -50,23 +50,10 @@ class Bill:
 
 
 def bill(plan: Plan, cores: Sequence[int], *, price: float | None = None, faults: float = 0.0) -> Bill:
-    """What a study costs up to its first look.
+    """What a study costs up to its first look, on machines with so many cores each.
 
-    Parameters
-    ----------
-    plan : Plan
-        A calibrated plan.
-    cores : sequence of int
-        Cores of each machine.
-    price : float, optional
-        Price of an hour of one core, in any currency.
-    faults : float, default 0.0
-        How often each machine fails a day, on average.
-
-    Returns
-    -------
-    Bill
-        What it costs.
+    The plan is a calibrated one, the price that of an hour of one core in any currency, and each machine fails so often
+    a day, on average.
 
     Raises
     ------

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import math
 import time
 import timeit
 from typing import final
@@ -23,31 +23,24 @@ PRODUCTS = {"float32": (torch.float32,), "bf16": (torch.bfloat16,), "auto": (tor
 """Types in which a recipe's precision may have matrix products computed, the one that always works first."""
 
 
-def step_seconds(model: nn.Module, task: StudyTask, precision: str = "float32") -> float:
+def step_seconds_on_one_thread(model: nn.Module, task: StudyTask, precision: str) -> float:
     """The median seconds of one forward and backward on a training batch of the task, not compiled."""
     first, *others = PRODUCTS[precision]
-    return min([_seconds(model, task, first), *(_seconds_if_possible(model, task, other) for other in others)])
+    with one_thread():
+        found = [_seconds(model, task, first)]
+        for other in others:
+            with contextlib.suppress(RuntimeError):  # of a model that does not run in that type
+                found.append(_seconds(model, task, other))
+    return min(found)
 
 
 def _seconds(model: nn.Module, task: StudyTask, products: torch.dtype) -> float:
     def seconds(batch: Batch) -> float:
         return seconds_per_step(
-            model,
-            batch.inputs,
-            loss=lambda outputs: task.loss(outputs, batch),
-            repeats=TIMED_STEPS,
-            products=products,
+            model, batch.inputs, loss=lambda outputs: task.loss(outputs, batch), repeats=TIMED_STEPS, products=products
         )
 
     return sum(fraction * seconds(batch) for fraction, batch in typical_batches(task))
-
-
-def _seconds_if_possible(model: nn.Module, task: StudyTask, products: torch.dtype) -> float:
-    """The seconds of a step, infinity for a model that does not run in a type."""
-    try:
-        return _seconds(model, task, products)
-    except RuntimeError:
-        return math.inf
 
 
 @functools.lru_cache(maxsize=len(PRODUCTS))
@@ -94,9 +87,3 @@ class _FirstBatches:
         self.computed += read.numel()
         self._read, self._answered = read, outputs.shape
         return outputs
-
-
-def step_seconds_on_one_thread(model: nn.Module, task: StudyTask, precision: str) -> float:
-    """What `step_seconds` returns with a single CPU thread."""
-    with one_thread():
-        return step_seconds(model, task, precision)

@@ -442,7 +442,6 @@ def _foreign_notes(model: Mapping[str, Any], task: StudyTask) -> list[str]:
 
 
 def _notes_on(module: ForeignMixer | ForeignModel) -> Sequence[str]:
-    """What was found out about a person's own mixer or model."""
     notes = () if module.convention is None else module.convention.notes
     if isinstance(module, ForeignMixer):
         return (OWN_START, *notes)

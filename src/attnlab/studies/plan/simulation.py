@@ -43,23 +43,9 @@ class Lane:
 def simulate(lanes: Sequence[Lane], slots: Sequence[int], *, faults: float = 0.0, seed: int = 0) -> Simulated:
     """Let machines compute runs in the order in which they may begin, each where there is room first.
 
-    Parameters
-    ----------
-    lanes : sequence of Lane
-        The runs, and what each waits for. Of those that may begin at the same time each lane is given the first, then
-        each the second.
-    slots : sequence of int
-        How many runs each machine computes at the same time.
-    faults : float, default 0.0
-        How often a machine fails a day, on average, whatever was before (a Poisson process). Its runs go on elsewhere
-        from their last checkpoint, before others.
-    seed : int, default 0
-        Of the moments of failure.
-
-    Returns
-    -------
-    Simulated
-        The clock and what was lost.
+    Each machine computes as many runs at the same time as it has slots. Of those that may begin at the same time each
+    lane is given the first, then each the second. A machine fails so often a day, on average, whatever was before (a
+    Poisson process, drawn from the seed); its runs go on elsewhere from their last checkpoint, before others.
     """
     most = sum(len(stage) for lane in lanes for stage in lane.stages)
     cluster = _Cluster([min(count, most) for count in slots], faults / DAY_S, random.Random(seed))

@@ -10,17 +10,14 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from attnlab.core.files import replace_file, writing
+from attnlab.inspection.drawing.pieces import Drawn
+from attnlab.studies.judge.results import StudyResults
 from attnlab.studies.report.content import report
 from attnlab.studies.report.terminal import verdict_table
 from attnlab.studies.report.words import headline
 from attnlab.studies.storage.mirror import deliver
-
-if TYPE_CHECKING:
-    from attnlab.inspection.drawing.pieces import Drawn
-    from attnlab.studies.judge.results import StudyResults
 
 __all__ = ["draw_report", "headline", "report", "verdict_table", "write_figures", "write_report"]
 
@@ -88,7 +85,7 @@ def write_figures(results: StudyResults, folder: str | os.PathLike[str]) -> list
     import vl_convert
 
     from attnlab.studies.report.figures import figures
-    from attnlab.studies.report.paper.latex import verdict_table_latex
+    from attnlab.studies.report.latex import verdict_table_latex
 
     drawn = {figure.drawing.name: figure.drawing.document for figure in figures(results)}
     files = {f"{name}.svg": svg.encode() for name, svg in drawn.items()}
@@ -114,6 +111,7 @@ def draw_report(results: StudyResults) -> Drawn:
     Drawn
         What a notebook shows as the value of a cell: answer, alarms, verdicts, and all charts of the report.
     """
-    from attnlab.studies.report.cell import cell
+    from attnlab.studies.report.figures import figures
+    from attnlab.studies.report.html import piece
 
-    return cell(results)
+    return piece(results, figures(results))

@@ -7,17 +7,15 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from statistics import fmean
+from typing import Any
 
-from attnlab.studies.judge.results import MOST_SEEDS
+from attnlab.core.contracts import Metric
+from attnlab.studies.judge.results import MOST_SEEDS, StudyResults, VariantResults
+from attnlab.studies.judge.verdicts import Verdict
 from attnlab.studies.report import numbers, words
 from attnlab.studies.report.span import Span, beside, number_format, span_of
 from attnlab.studies.report.style import BAND, GRID, INK, MUTED, NORMAL, PAPER, SMALL, VERDICT_COLORS, data_of, label
-
-if TYPE_CHECKING:
-    from attnlab.core.contracts import Metric
-    from attnlab.studies.judge.results import StudyResults, VariantResults
-    from attnlab.studies.judge.verdicts import Verdict
 
 EFFECT_WIDTH, ROW_HEIGHT, LABEL_LINES, LINE_HEIGHT = 430, 40, 3, 15
 SEEDS_BELOW = 11
@@ -37,10 +35,12 @@ CURVED_FOR_LOG = 30.0
 """The same for a metric: a loss that falls from 4 to 1.5 stays on a linear axis."""
 
 
-def effects(results: StudyResults) -> Any:
-    """The chart of effects: the difference of each comparison with its interval."""
+def effects(results: StudyResults) -> Any | None:
+    """The chart of effects: the difference of each comparison with its interval; None where there is no difference."""
     import altair as alt
 
+    if all(one.comparison.difference is None for one in results.verdicts):
+        return None
     rows, domain, middle = _effect_rows(results)
     labels = {row["title"]: label(row["title"], most=LABEL_LINES) for row in rows}
     height = max(ROW_HEIGHT, *(LINE_HEIGHT * (text.count("\n") + 2) for text in labels.values()), 0)
@@ -83,16 +83,14 @@ def _effect_rows(results: StudyResults) -> tuple[list[dict[str, Any]], list[floa
 def _ranked(found: tuple[Verdict, ...], metric: Metric) -> list[Verdict]:
     """Verdicts from the largest improvement to the largest loss; those without a number last."""
     sign = 1 if metric.better == "lower" else -1
-    missing = math.inf
 
     def place(one: Verdict) -> float:
-        return missing if one.comparison.difference is None else sign * one.comparison.difference
+        return math.inf if one.comparison.difference is None else sign * one.comparison.difference
 
     return sorted(found, key=place)
 
 
 def _effect_row(results: StudyResults, one: Verdict) -> dict[str, Any]:
-    """One row of the chart of effects."""
     measured = words.difference(one.comparison)
     if one.comparison.low is not None:
         measured = f"{measured}  ({words.interval(one.comparison)})"
@@ -213,10 +211,9 @@ def _directions(alt: Any, metric: Metric) -> list[Any]:
     ]
 
 
-def _verdict_color(alt: Any, field: str = "verdict") -> Any:
-    """The encoding of a verdict by color."""
+def _verdict_color(alt: Any) -> Any:
     scale = alt.Scale(domain=list(VERDICT_COLORS), range=list(VERDICT_COLORS.values()))
-    return alt.Color(f"{field}:N", scale=scale, legend=None)
+    return alt.Color("verdict:N", scale=scale, legend=None)
 
 
 def effect_caption(results: StudyResults) -> str:
@@ -227,7 +224,9 @@ def effect_caption(results: StudyResults) -> str:
     )
     sure = numbers.percent(results.confidence)
     beside = f" An exploratory interval is of its own: it holds with {sure}, alone." if results.exploratory else ""
-    beyond = ", those beyond the axis counted at its ends" if _any_beyond(results) else ""
+    rows, (low, high), _ = _effect_rows(results)
+    outside = any(not low <= seed["value"] <= high for seed in _seed_rows(results, rows))
+    beyond = ", those beyond the axis counted at its ends" if outside else ""
     drawn = ", each of which has data of its own" if results.draws_data else ""
     dots = words.drawn_seeds(results, "single seeds")
     return (
@@ -237,27 +236,15 @@ def effect_caption(results: StudyResults) -> str:
     )
 
 
-def _any_beyond(results: StudyResults) -> bool:
-    """Whether a seed lies beyond the axis of effects."""
-    rows, (low, high), _ = _effect_rows(results)
-    return any(not low <= seed["value"] <= high for seed in _seed_rows(results, rows))
-
-
-def cost(results: StudyResults) -> Any:
+def cost(results: StudyResults) -> Any | None:
     """Quality against cost: one panel each for parameters, FLOPs per token, and training time.
 
-    Parameters
-    ----------
-    results : StudyResults
-        What the study has found so far; at least one variant has finished a seed.
-
-    Returns
-    -------
-    altair.HConcatChart
-        Points carry the variant's number in the verdict table; bars span all seeds.
+    Points carry the variant's number in the verdict table; bars span all seeds. None where no variant has finished one.
     """
     import altair as alt
 
+    if all(words.mean_of(variant, results.metric.name) is None for variant in results.variants):
+        return None
     rows = _cost_rows(results)
     panels = (
         ("parameters", "parameters", "~s"),
@@ -275,7 +262,7 @@ def _cost_rows(results: StudyResults) -> list[dict[str, Any]]:
     """One row per variant that finished a seed."""
     rows, drawn = [], {variant.name for variant in results.charted}
     for place, variant in enumerate(results.variants, start=1):
-        values = [value for value in variant.values(results.metric.name).values() if math.isfinite(value)]
+        values = variant.finite(results.metric.name)
         if values and variant.name in drawn:
             found = sorted(results.concluded(variant.name), key=lambda one: one.baseline != results.baseline)
             rows.append(_cost_row(place, variant, values, found[0].verdict if found else "baseline"))
@@ -283,7 +270,6 @@ def _cost_rows(results: StudyResults) -> list[dict[str, Any]]:
 
 
 def _cost_row(place: int, variant: VariantResults, values: list[float], verdict: str) -> dict[str, Any]:
-    """One point of the cost chart."""
     return {
         "number": str(place),
         "verdict": verdict,
@@ -291,7 +277,7 @@ def _cost_row(place: int, variant: VariantResults, values: list[float], verdict:
         "parameters": variant.parameters,
         "flops": variant.flops_per_token,
         "seconds": words.mean_seconds(variant),
-        "mean": math.fsum(values) / len(values),
+        "mean": fmean(values),
         "low": min(values),
         "high": max(values),
     }

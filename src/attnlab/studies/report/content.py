@@ -19,17 +19,22 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attnlab.core.files import finite
+from attnlab.studies.judge.results import StudyResults, VariantResults
+from attnlab.studies.judge.verdicts import Verdict
+from attnlab.studies.report.numbers import mean_and_deviation
 from attnlab.studies.report.words import mean_seconds
-
-if TYPE_CHECKING:
-    from attnlab.studies.judge.results import StudyResults, VariantResults
-    from attnlab.studies.judge.verdicts import Verdict
 
 FLOOR_KEYS = ("name", "value", "unit", "metric", "kind", "reach", "source")
 """What a floor says in the report; its tolerance is a matter of the alarms."""
+
+VERDICT_KEYS = (
+    *("variant", "baseline", "metric", "difference", "low", "high", "p_adjusted", "verdict", "seeds_needed"),
+    *("look", "failures", "median", "better_share", "reason"),
+)
+"""What a verdict and its comparison say in the report."""
 
 
 def report(results: StudyResults) -> dict[str, Any]:
@@ -64,7 +69,6 @@ def report(results: StudyResults) -> dict[str, Any]:
 
 
 def _variant(variant: VariantResults, results: StudyResults) -> dict[str, Any]:
-    """What the report says of one variant."""
     return {
         "name": variant.name,
         "parameters": variant.parameters,
@@ -76,36 +80,17 @@ def _variant(variant: VariantResults, results: StudyResults) -> dict[str, Any]:
         "settings": variant.settings,
         "spec": variant.spec,
         "tuning": variant.tuning,
-        "metrics": {metric.name: summary(variant, metric.name) for metric in results.metrics},
+        "metrics": {metric.name: _summary(variant, metric.name) for metric in results.metrics},
     }
 
 
-def summary(variant: VariantResults, metric: str) -> dict[str, Any]:
+def _summary(variant: VariantResults, metric: str) -> dict[str, Any]:
     """Mean, standard deviation and values of one metric."""
     by_seed = {seed: value for seed, value in variant.values(metric).items() if math.isfinite(value)}
-    present = list(by_seed.values())
-    mean = math.fsum(present) / len(present) if present else None
-    std = None
-    if mean is not None and len(present) > 1:
-        std = math.sqrt(math.fsum((value - mean) ** 2 for value in present) / (len(present) - 1))
+    mean, std = mean_and_deviation([*by_seed.values()])
     return {"mean": mean, "std": std, "values": [by_seed.get(cell.seed) for cell in variant.cells]}
 
 
 def _verdict(one: Verdict) -> dict[str, Any]:
-    """What the report says of one verdict."""
-    return {
-        "variant": one.variant,
-        "baseline": one.baseline,
-        "metric": one.metric,
-        "difference": one.comparison.difference,
-        "low": one.comparison.low,
-        "high": one.comparison.high,
-        "p_adjusted": one.p_adjusted,
-        "verdict": one.verdict,
-        "seeds_needed": one.seeds_needed,
-        "look": one.look,
-        "failures": one.failures,
-        "median": one.comparison.median,
-        "better_share": one.comparison.better_share,
-        "reason": one.reason,
-    }
+    said = vars(one.comparison) | vars(one)
+    return {key: said[key] for key in VERDICT_KEYS}

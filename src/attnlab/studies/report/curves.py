@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from statistics import fmean
+from typing import Any
 
+from attnlab.core.contracts import Floor, Metric
+from attnlab.studies.judge.results import CellResults, StudyResults, VariantResults
 from attnlab.studies.report import numbers, words
 from attnlab.studies.report.charts import quality_span
-from attnlab.studies.report.span import Span, apart
+from attnlab.studies.report.span import Span, apart, evenly
 from attnlab.studies.report.style import FAINT, INK, MUTED, SMALL, VARIANT_COLORS, VERDICT_COLORS, data_of, label
-
-if TYPE_CHECKING:
-    from attnlab.core.contracts import Floor, Metric
-    from attnlab.studies.judge.results import CellResults, StudyResults, VariantResults
 
 CURVE_WIDTH, CURVE_HEIGHT = 640, 340
 SMALL_WIDTH, SMALL_HEIGHT = 190, 130
@@ -37,22 +36,34 @@ ITEMS = 3
 SERIES_COLORS = {"input": FAINT, "target": MUTED, "prediction": VARIANT_COLORS[5]}
 
 
-def curve_metric(results: StudyResults) -> Metric | None:
+def _curve_metric(results: StudyResults) -> Metric | None:
     """The metric whose curve is drawn: the study's own, else the first one measured during training."""
-    measured = {key for variant in results.charted for cell in variant.drawn for line in cell.curve for key in line}
+    lines = [line for variant in results.charted for cell in variant.drawn for line in cell.curve]
     candidates = (results.metric, *results.metrics)
-    return next((metric for metric in candidates if metric.name in measured), None)
+    return next((metric for metric in candidates if any(metric.name in line for line in lines)), None)
 
 
-def learning_curves(results: StudyResults, metric: Metric) -> Any:
+def learning_curves(results: StudyResults) -> Any | None:
     """Learning curves: mean over seeds, a band from the lowest to the highest seed, floors as dashed lines."""
     import altair as alt
 
+    metric = _curve_metric(results)
+    if metric is None:
+        return None
     rows = [row for variant in results.charted for row in _curve_rows(variant, metric.name)]
     shown = [variant.name for variant in results.charted if any(row["variant"] == variant.name for row in rows)]
     if len(shown) > TOGETHER:
         return _small_panels(alt, rows, shown, metric)
     return _one_panel(alt, rows, results, metric)
+
+
+def curve_caption(results: StudyResults) -> str:
+    """What the learning curves show, in words."""
+    title = words.metric_title(_curve_metric(results) or results.metric)
+    return (
+        f"{title[:1].upper() + title[1:]} during training: mean over {words.drawn_seeds(results)}, the band from the "
+        "lowest to the highest. The first tenth of the steps may lie outside."
+    )
 
 
 def settled(rows: list[dict[str, Any]]) -> list[float]:
@@ -67,17 +78,15 @@ def _curve_rows(variant: VariantResults, metric: str) -> list[dict[str, Any]]:
     for cell in (one for one in variant.drawn if one.status == "done"):
         for step, value in _curve(cell, metric):
             by_step[step].append(value)
-    steps = sorted(by_step)
-    kept = {steps[round(index * (len(steps) - 1) / (POINTS - 1))] for index in range(POINTS)} if steps else set()
     return [
         {
             "variant": variant.name,
             "step": step,
-            "mean": math.fsum(by_step[step]) / len(by_step[step]),
+            "mean": fmean(by_step[step]),
             "low": min(by_step[step]),
             "high": max(by_step[step]),
         }
-        for step in sorted(kept)
+        for step in evenly(sorted(by_step), POINTS)
     ]
 
 
@@ -120,7 +129,6 @@ def step_axis(alt: Any, title: str | None, ticks: int = 6) -> Any:
 
 
 def _metric_axis(alt: Any, metric: Metric, span: Span, title: str | None = None) -> Any:
-    """The axis of a metric."""
     text = title if title is not None else f"{words.metric_title(metric)} ({metric.unit})"
     axis = alt.Axis(title=text, ticks=False, domain=False, **span.ticks())
     return alt.Y("mean:Q", scale=span.scale(alt), axis=axis)
@@ -212,7 +220,6 @@ def example(variant: VariantResults, kind: str) -> Any | None:
 
 
 def _series_rows(name: str, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The points of a few sequences."""
     return [
         {
             "label": label(name, 28),

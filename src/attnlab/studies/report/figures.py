@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, final
+from typing import Any, final
 
-from attnlab.studies.report import charts, curves, heads, surfaces, words
+from attnlab.studies.judge.results import StudyResults
+from attnlab.studies.report import charts, curves, heads, surfaces
 from attnlab.studies.report.inside import watched
 from attnlab.studies.report.style import Drawing, draw
-
-if TYPE_CHECKING:
-    from attnlab.core.contracts import Metric
-    from attnlab.studies.judge.results import StudyResults
 
 
 @final
@@ -24,65 +22,22 @@ class Figure:
     caption: str  # how to read it, with `words.named` variants
 
 
+DRAWN: tuple[tuple[str, str, Callable[[StudyResults], Any | None], Callable[[StudyResults], str]], ...] = (
+    ("effects", "How large are the effects?", charts.effects, charts.effect_caption),
+    ("curves", "How do they learn?", curves.learning_curves, curves.curve_caption),
+    ("watched", "What happens inside?", watched.watched, watched.caption),
+    ("cost", "What does it cost?", charts.cost, lambda _: charts.COST_CAPTION),
+    ("surface", "How does the loss rise around the end?", surfaces.surfaces, lambda _: surfaces.CAPTION),
+    ("predictions", "What do they predict?", curves.predictions, lambda _: curves.PREDICTION_CAPTION),
+    ("heads", "What is each head worth?", heads.heads, heads.caption),
+)
+"""Name and title of every chart, what draws it (None where there is nothing to draw), and what says how to read it."""
+
+
 def figures(results: StudyResults) -> list[Figure]:
     """Draw every chart that the results so far allow."""
-    drawers = (_effects, _curves, _watched, _cost, _surfaces, _predictions, _heads)
-    return [figure for drawer in drawers if (figure := drawer(results)) is not None]
-
-
-def _effects(results: StudyResults) -> Figure | None:
-    """Draw the effects if there is one."""
-    if all(one.comparison.difference is None for one in results.verdicts):
-        return None
-    return Figure(
-        draw(charts.effects(results), "effects"), "How large are the effects?", charts.effect_caption(results)
-    )
-
-
-def _curves(results: StudyResults) -> Figure | None:
-    """Draw the learning curves if any were recorded."""
-    metric = curves.curve_metric(results)
-    if metric is None:
-        return None
-    drawing = draw(curves.learning_curves(results, metric), "curves")
-    return Figure(drawing, "How do they learn?", _curve_caption(results, metric))
-
-
-def _curve_caption(results: StudyResults, metric: Metric) -> str:
-    """Say what the curves show."""
-    title = words.metric_title(metric)
-    return (
-        f"{title[:1].upper() + title[1:]} during training: mean over {words.drawn_seeds(results)}, the band from the "
-        "lowest to the highest. The first tenth of the steps may lie outside."
-    )
-
-
-def _watched(results: StudyResults) -> Figure | None:
-    """Draw what was watched inside the models, if anything was."""
-    chart = watched.watched(results)
-    return chart and Figure(draw(chart, "watched"), "What happens inside?", watched.caption(results))
-
-
-def _cost(results: StudyResults) -> Figure | None:
-    """Draw quality against cost if a variant has finished."""
-    if all(words.mean_of(variant, results.metric.name) is None for variant in results.variants):
-        return None
-    return Figure(draw(charts.cost(results), "cost"), "What does it cost?", charts.COST_CAPTION)
-
-
-def _surfaces(results: StudyResults) -> Figure | None:
-    """Draw the loss around the weights if a variant was looked into."""
-    chart = surfaces.surfaces(results)
-    return chart and Figure(draw(chart, "surface"), "How does the loss rise around the end?", surfaces.CAPTION)
-
-
-def _heads(results: StudyResults) -> Figure | None:
-    """Draw what heads and layers are worth if it was measured."""
-    chart = heads.heads(results)
-    return chart and Figure(draw(chart, "heads"), "What is each head worth?", heads.caption(results))
-
-
-def _predictions(results: StudyResults) -> Figure | None:
-    """Draw predictions against targets if the task predicts series."""
-    chart = curves.predictions(results)
-    return chart and Figure(draw(chart, "predictions"), "What do they predict?", curves.PREDICTION_CAPTION)
+    return [
+        Figure(draw(chart, name), title, caption(results))
+        for name, title, drawn, caption in DRAWN
+        if (chart := drawn(results)) is not None
+    ]

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from attnlab.studies.judge.worth import STRONG
+from attnlab.studies.judge.results import StudyResults
+from attnlab.studies.judge.statistics import Comparison
+from attnlab.studies.judge.worth import STRONG, PartsJudged, Worth
 from attnlab.studies.report.style import INK, MUTED, PAPER, SMALL, VERDICT_COLORS, data_of, label
-
-if TYPE_CHECKING:
-    from attnlab.studies.judge.results import StudyResults
-    from attnlab.studies.judge.statistics import Comparison
-    from attnlab.studies.judge.worth import PartsJudged, Worth
 
 WIDTH, ROW_HEIGHT, PANELS = 190, 17, 2
 SEEDS_BELOW = 5

@@ -1,4 +1,4 @@
-"""The report as one page: self-contained, offline, readable without a script.
+"""The report as one page: self-contained, offline, readable without a script; or as a piece of a notebook.
 
 Only the attention maps need the page's own script, because a reader chooses among them.
 """
@@ -6,21 +6,23 @@ Only the attention maps need the page's own script, because a reader chooses amo
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from attnlab.inspection.drawing import palette
 from attnlab.inspection.drawing.assets import asset, pixel_script
 from attnlab.inspection.drawing.maps import one_map
+from attnlab.inspection.drawing.pieces import Drawn, drawn
+from attnlab.studies.judge.results import StudyResults
 from attnlab.studies.report import heads, numbers, tables, words
 from attnlab.studies.report.curves import example
+from attnlab.studies.report.figures import Figure
+from attnlab.studies.report.style import for_page
+from attnlab.studies.using.looking import SentenceMaps
 
 if TYPE_CHECKING:
     from markupsafe import Markup
-
-    from attnlab.studies.judge.results import StudyResults
-    from attnlab.studies.report.figures import Figure
-    from attnlab.studies.using.looking import SentenceMaps
 
 TEMPLATE, SENTENCES = "report.html.j2", "sentences.html.j2"
 LEVELS = 9
@@ -32,6 +34,31 @@ WORST_SHOWN = 4.5
 def page(results: StudyResults, figures: Sequence[Figure]) -> str:
     """The report of a study as an HTML page."""
     return rendered(TEMPLATE, context(results, figures))
+
+
+def piece(results: StudyResults, figures: Sequence[Figure]) -> Drawn:
+    """The report of a study below a cell of a notebook: the answer, the alarms, the verdicts, the charts."""
+    from markupsafe import Markup
+
+    values = context(results, figures)
+    sentences = [strong(one) for one in (values["answer"], *values["qualified"])]
+    return drawn(
+        results.question,
+        *(Markup("<p>{}</p>").format(one) for one in sentences),
+        *(Markup(rendered(part, values)) for part in ("alarms.html.j2", "verdicts.html.j2")),
+        *map(_chart, figures),
+        kind="study",
+        rules=rendered("report.css", {}),
+    )
+
+
+def _chart(figure: Figure) -> Markup:
+    """A chart with its words; its identifiers are its own even where a page shows several studies."""
+    from markupsafe import Markup
+
+    svg = for_page(figure.drawing.svg, f"c{zlib.crc32(figure.drawing.svg.encode()):x}")
+    whole = '<section><h2>{}</h2><div class="chart">{}</div><p class="note">{}</p></section>'
+    return Markup(whole).format(figure.title, Markup(svg), strong(figure.caption))
 
 
 def sentences_page(sentences: Sequence[SentenceMaps]) -> str:
@@ -69,9 +96,17 @@ def context(results: StudyResults, figures: Sequence[Figure]) -> dict[str, Any]:
         "metric": words.metric_title(results.metric),
         "direction": words.direction(results.metric),
         "figures": {figure.drawing.name: _figure(figure) for figure in figures},
-        "texts": _texts(results),
+        "texts": [
+            {"name": variant.name, "characters": _characters(found)}
+            for variant in results.charted
+            if (found := example(variant, "text")) is not None
+        ],
         "written": _written(results),
-        "maps": _maps(results),
+        "maps": [
+            {"name": variant.name, "data": dict(found)}
+            for variant in results.charted
+            if (found := variant.attention) is not None
+        ],
         "heads": heads.sections(results),
         "syntax_columns": heads.SYNTAX_COLUMNS,
         "ranks": tables.ranks(results),
@@ -96,16 +131,9 @@ def strong(text: str) -> Markup:
 
 
 def _figure(figure: Figure) -> dict[str, Any]:
-    """A chart as the template wants it."""
     from markupsafe import Markup
 
     return {"svg": Markup(figure.drawing.svg), "title": figure.title, "caption": strong(figure.caption)}
-
-
-def _texts(results: StudyResults) -> list[dict[str, Any]]:
-    """The held-out text of each variant as characters with their shade and a tooltip."""
-    shown = [(variant.name, example(variant, "text")) for variant in results.charted]
-    return [{"name": name, "characters": _characters(found)} for name, found in shown if found is not None]
 
 
 def _characters(found: Mapping[str, Any]) -> list[tuple[str, int, str]]:
@@ -153,12 +181,3 @@ def _written(results: StudyResults) -> list[dict[str, Any]]:
         }
         for place, pair in enumerate(shown[0][1])
     ]
-
-
-def _maps(results: StudyResults) -> list[dict[str, Any]]:
-    """The attention maps of the first seed that kept some, for each variant that has any."""
-    shown = []
-    for variant in results.charted:
-        if variant.attention is not None:
-            shown.append({"name": variant.name, "data": dict(variant.attention)})
-    return shown

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
+from attnlab.studies.judge.results import StudyResults
 from attnlab.studies.report import heads, tables, words
-
-if TYPE_CHECKING:
-    from attnlab.studies.judge.results import StudyResults
-    from attnlab.studies.report.figures import Figure
+from attnlab.studies.report.figures import Figure
 
 SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|])")
 """Characters that Markdown, or the HTML inside it, would take as markup."""
@@ -69,13 +66,11 @@ def _alarms(results: StudyResults) -> list[str]:
 
 
 def _failures(results: StudyResults) -> list[str]:
-    """The runs that stopped."""
     rows = [(name, str(seed), error) for name, seed, error in tables.failed_runs(results)]
     return ["## Runs that failed", table(("variant", "seed", "error"), rows)] if rows else []
 
 
 def _charts(figures: Sequence[Figure], names: Sequence[str]) -> list[str]:
-    """The blocks of some charts."""
     blocks = []
     for figure in figures:
         if figure.drawing.name in names:
@@ -99,7 +94,6 @@ def _heads(results: StudyResults) -> list[str]:
 
 
 def _verdicts(results: StudyResults) -> str:
-    """The verdict table."""
     metric = f"{words.metric_title(results.metric)} ({results.metric.unit}, {words.direction(results.metric)})"
     header = ("", "variant", "verdict", "difference", "interval", "median / chance to be better", "p, adjusted", metric)
     header = (*header, "seeds", "parameters", "FLOPs/token", "time a seed", "why")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from statistics import fmean
 
 MINUS = "\u2212"
 """The sign of a negative number in text."""
@@ -44,14 +45,20 @@ def fixed(value: float, places: int, *, sign: bool = False) -> str:
     return text.replace("-", MINUS)
 
 
+def mean_and_deviation(values: Sequence[float]) -> tuple[float | None, float | None]:
+    """Mean and standard deviation; None where there are too few values."""
+    if not values:
+        return None, None
+    mean = fmean(values)
+    squares = math.fsum((value - mean) ** 2 for value in values)
+    return mean, math.sqrt(squares / (len(values) - 1)) if len(values) > 1 else None
+
+
 def spread(values: Sequence[float]) -> str:
     """Mean and standard deviation of the values over seeds."""
-    if not values:
-        return ABSENT
-    mean = math.fsum(values) / len(values)
-    if len(values) == 1:
+    mean, sd = mean_and_deviation(values)
+    if mean is None or sd is None:
         return number(mean)
-    sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
     places = min(decimals(sd, 2), decimals(mean, MEAN_DIGITS)) if sd > 0 else decimals(mean, 4)
     return f"{fixed(mean, places)} ± {fixed(sd, places) if sd * 10**places >= 1 else number(sd, 2)}"
 

@@ -73,6 +73,12 @@ def span_of(values: Iterable[float], *, ratio_for_log: float, margin: float) -> 
     return Span(tight.value(-margin), tight.value(1 + margin), tight.logarithmic)
 
 
+def evenly(ordered: Sequence[Any], most: int) -> list[Any]:
+    """At most so many of some things, evenly spread, the first and the last among them."""
+    places = {round(place * (len(ordered) - 1) / (most - 1)) for place in range(most)}
+    return [ordered[place] for place in sorted(places) if ordered]
+
+
 def apart(places: Sequence[float], gap: float) -> list[float]:
     """Places moved as little as needed upwards, or down from the top, to lie a gap apart.
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from attnlab.studies.judge.results import StudyResults, VariantResults
 from attnlab.studies.report.charts import quality_span
 from attnlab.studies.report.style import FAINT, MUTED, SMALL, VERDICT_COLORS, data_of, label
-
-if TYPE_CHECKING:
-    from attnlab.studies.judge.results import StudyResults, VariantResults
 
 WIDTH, HEIGHT, COLUMNS = 190, 120, 4
 HIGHEST = 4.0

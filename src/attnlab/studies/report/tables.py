@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple, final
+from typing import Any, final
 
+from attnlab.studies.judge.results import StudyResults, VariantResults
+from attnlab.studies.judge.statistics import Comparison
+from attnlab.studies.judge.verdicts import Verdict
 from attnlab.studies.report import numbers, words
-
-if TYPE_CHECKING:
-    from attnlab.studies.judge.results import StudyResults, VariantResults
-    from attnlab.studies.judge.statistics import Comparison
-    from attnlab.studies.judge.verdicts import Verdict
 
 PLAIN = "float32"
 """How steps are computed where a recipe says nothing."""
@@ -66,7 +64,6 @@ def _reason(results: StudyResults, one: Verdict) -> str:
 
 
 def _row(results: StudyResults, place: int, variant: VariantResults, one: Verdict | None) -> dict[str, Any]:
-    """One row of the verdict table."""
     verdict, reason = (one.verdict, _reason(results, one)) if one else words.not_judged(results, variant)
     return {
         "number": place,
@@ -78,7 +75,7 @@ def _row(results: StudyResults, place: int, variant: VariantResults, one: Verdic
         "median": _median(one.comparison) if one else "",
         "chance": _chance(one.comparison) if one else "",
         "p": numbers.number(one.p_adjusted, 2) if one else "",
-        "reached": _reached(variant, results.metric.name),
+        "reached": numbers.spread(variant.finite(results.metric.name)),
         "seeds": f"{len(variant.done)} of {len(variant.cells)}",
         "parameters": numbers.number(variant.parameters, 12),
         "flops": numbers.flops(variant.flops_per_token),
@@ -98,22 +95,14 @@ def _chance(one: Comparison) -> str:
 
 
 @final
-class Specification(NamedTuple):
-    """Hold what was set of a variant.
+@dataclass(frozen=True)
+class Specification:
+    """Hold what was set of a variant."""
 
-    Parameters
-    ----------
-    name : str
-        Of the variant.
-    rows : list of tuple
-        Dotted key and value as text: all of the baseline; of others those that differ from it.
-    notes : tuple of str
-        What planning chose or corrected.
-    """
-
-    name: str
+    name: str  # of the variant
     rows: list[tuple[str, str]]
-    notes: tuple[str, ...]
+    """Dotted key and value as text: all of the baseline; of others those that differ from it."""
+    notes: tuple[str, ...]  # what planning chose or corrected
 
 
 def specifications(results: StudyResults) -> list[Specification]:
@@ -191,7 +180,7 @@ def measures(results: StudyResults) -> tuple[list[str], list[tuple[str, list[str
     columns = [
         (
             f"{metric.name} ({metric.unit})" if metric.unit else metric.name,
-            [_reached(one, metric.name) for one in results.variants],
+            [numbers.spread(one.finite(metric.name)) for one in results.variants],
         )
         for metric in results.metrics
         if metric.name != results.metric.name
@@ -220,7 +209,6 @@ def ranks(results: StudyResults) -> list[tuple[str, str, str, str, str]]:
 
 
 def _ranks(name: str, found: Sequence[Mapping[str, Any]]) -> tuple[str, str, str, str, str]:
-    """The ranks of all heads in the attentions of one variant."""
     widths = sorted({one["d_head"] for one in found if one["d_head"]})
     scores = [value for one in found for value in one["scores"] or () if value is not None]
     of = [(value, one["length"]) for one in found for value in one["weights"] if value is not None]
@@ -231,8 +219,3 @@ def _ranks(name: str, found: Sequence[Mapping[str, Any]]) -> tuple[str, str, str
         numbers.number(fmean(value for value, _ in of), 3) if of else "",
         numbers.percent(round(fmean(value / length for value, length in of), 3)) if of else "",
     )
-
-
-def _reached(variant: VariantResults, metric: str) -> str:
-    """Mean and standard deviation of a metric over seeds."""
-    return numbers.spread([value for value in variant.values(metric).values() if math.isfinite(value)])

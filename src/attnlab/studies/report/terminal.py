@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attnlab.studies.judge.results import StudyResults, VariantResults
+from attnlab.studies.judge.verdicts import Verdict
 from attnlab.studies.report import numbers, words
 
 if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
-
-    from attnlab.studies.judge.results import StudyResults, VariantResults
-    from attnlab.studies.judge.verdicts import Verdict
 
 STYLES = {"better": "bold blue", "worse": "bold dark_orange3", "equivalent": "dim", "undecided": "italic"} | {
     "exploratory": "italic dim"

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from statistics import fmean
+from typing import Any
 
-from attnlab.studies.judge.results import MOST_SEEDS, UNBELIEVABLE
+from attnlab.core.contracts import Metric
+from attnlab.studies.judge.results import MOST_SEEDS, UNBELIEVABLE, Alarm, StudyResults, VariantResults
+from attnlab.studies.judge.statistics import Comparison
+from attnlab.studies.judge.verdicts import Verdict
 from attnlab.studies.report import numbers
-
-if TYPE_CHECKING:
-    from attnlab.core.contracts import Metric
-    from attnlab.studies.judge.results import Alarm, StudyResults, VariantResults
-    from attnlab.studies.judge.statistics import Comparison
-    from attnlab.studies.judge.verdicts import Verdict
 
 OPEN, CLOSE = "\x02", "\x03"
 """Control characters around a variant's name: no name contains them by accident."""
@@ -120,8 +118,8 @@ def mean_seconds(variant: VariantResults) -> float | None:
 
 def mean_of(variant: VariantResults, metric: str) -> float | None:
     """A variant's mean of a metric over its finished cells; None where none has it."""
-    values = [value for value in variant.values(metric).values() if math.isfinite(value)]
-    return math.fsum(values) / len(values) if values else None
+    values = variant.finite(metric)
+    return fmean(values) if values else None
 
 
 def alarms(results: StudyResults) -> list[Alarm]:
@@ -150,9 +148,11 @@ def flat(mapping: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
 
 def sentences(results: StudyResults) -> list[str]:
     """The answer of a study, the most important sentence first."""
-    found = results.verdicts
+    found = sorted(results.verdicts, key=lambda one: -abs(one.comparison.difference or 0.0))
     unbelievable = {alarm.variant for alarm in results.alarms if alarm.check in UNBELIEVABLE}
-    groups = {word: _by_effect(found, word) for word in ("better", "worse", "equivalent", "undecided")}
+    words = ("better", "worse", "equivalent", "undecided")
+    groups = {word: [one for one in found if one.verdict == word] for word in words}
+    equivalent = f"Equivalent (less than {numbers.number(results.smallest_effect)} {results.metric.unit} apart)"
     suspect = [one for one in groups["undecided"] if one.variant in unbelievable]
     groups["undecided"] = [one for one in groups["undecided"] if one not in suspect]
     first, told = _lead(results, groups)
@@ -160,7 +160,7 @@ def sentences(results: StudyResults) -> list[str]:
         _listed(results, "Also better", [one for one in groups["better"] if one is not told]),
         _listed(results, "Not to be believed before its alarm is explained", suspect),
         _listed(results, "Worse", groups["worse"]),
-        _listed(results, _equivalent_label(results), groups["equivalent"]),
+        _listed(results, equivalent, groups["equivalent"]),
         "" if first.startswith("Undecided: ") else _undecided(results, groups["undecided"]),
         _not_reached(results),
         _trouble(results),
@@ -182,12 +182,6 @@ def headline(results: StudyResults) -> str:
         Plain text.
     """
     return plain(" ".join(sentences(results)))
-
-
-def _by_effect(found: Sequence[Verdict], word: str) -> list[Verdict]:
-    """The verdicts of one word, the largest difference first."""
-    chosen = [one for one in found if one.verdict == word]
-    return sorted(chosen, key=lambda one: -abs(one.comparison.difference or 0.0))
 
 
 def _lead(results: StudyResults, groups: Mapping[str, list[Verdict]]) -> tuple[str, Verdict | None]:
@@ -214,7 +208,6 @@ def _lead(results: StudyResults, groups: Mapping[str, list[Verdict]]) -> tuple[s
 
 
 def _alone(results: StudyResults, baseline: str) -> str:
-    """Say what a study of one variant has found."""
     claim = results.claims.get(results.baseline)
     if claim is None:
         return f"There is nothing to compare with the baseline {baseline}."
@@ -261,11 +254,6 @@ def _baseline_value(results: StudyResults) -> str:
     metric = results.metric
     value = mean_of(results.variant(results.baseline), metric.name)
     return f"a {metric_title(metric)} of {numbers.number(value)} {metric.unit}"
-
-
-def _equivalent_label(results: StudyResults) -> str:
-    """What equivalent means in this study."""
-    return f"Equivalent (less than {numbers.number(results.smallest_effect)} {results.metric.unit} apart)"
 
 
 def _listed(results: StudyResults, label: str, found: Sequence[Verdict]) -> str:

@@ -54,7 +54,9 @@ def run_cells(
     tell = on_event or (lambda *_: None)
     _say(tell, 0, "reads its data and builds its model")
     task = build_task(specs[0]["task"])
-    models = [_fresh_model(spec, task, device) for spec in specs]
+    models = [
+        drawn_by_name(lambda spec=spec: build_model(spec["model"], task), spec["seed"]).to(device) for spec in specs
+    ]
     for folder in folders:
         keep_task(folder, task)
     recipes = [Recipe.parse({**spec["recipe"], **(setting or {})}, "training") for spec in specs]
@@ -74,10 +76,6 @@ def _say(on_event: OnMemberEvent, cell: int, doing: str) -> None:
     on_event(cell, {"kind": "preparing", "step": 0, "steps": None, "doing": doing})
 
 
-def _fresh_model(spec: Mapping[str, Any], task: StudyTask, device: str) -> nn.Module:
-    return drawn_by_name(lambda: build_model(spec["model"], task), spec["seed"]).to(device)
-
-
 def _train(
     models: Sequence[nn.Module],
     task: StudyTask,
@@ -89,33 +87,15 @@ def _train(
     on_event: OnMemberEvent,
 ) -> list[Result | Exception]:
     """Train models together; one alone, in any budget."""
-    seeds = [spec["seed"] for spec in specs]
-    flops = specs[0]["flops_per_token"]
-    judge = judge_of(task) if specs[0].get("judge", True) else None
+    first, seeds = specs[0], [spec["seed"] for spec in specs]
+    judge = judge_of(task) if first.get("judge", True) else None
+    how: dict[str, Any] = {"judge": judge, "flops_per_token": first["flops_per_token"], "device": device}
     if len(models) > 1:
-        return train_together(
-            models,
-            task,
-            recipes,
-            seeds=seeds,
-            folders=folders,
-            specs=specs,
-            flops_per_token=flops,
-            judge=judge,
-            on_event=on_event,
-            device=device,
-        )
-    alone = (models[0], task, recipes[0])
-    how: dict[str, Any] = {
-        "judge": judge,
-        "attempt": attempts_of(task),
-        "folder": folders[0],
-        "spec": specs[0],
-        "flops_per_token": flops,
-        "device": device,
-    }
+        together: dict[str, Any] = {"seeds": seeds, "folders": folders, "specs": specs, "on_event": on_event}
+        return train_together(models, task, recipes, **together, **how)
+    how |= {"folder": folders[0], "spec": first, "attempt": attempts_of(task), "seed": seeds[0]}
     try:
-        return [train(*alone, seed=seeds[0], on_event=functools.partial(on_event, 0), **how)]
+        return [train(models[0], task, recipes[0], on_event=functools.partial(on_event, 0), **how)]
     except Interrupted:
         raise
     except Exception as error:
@@ -147,16 +127,11 @@ def look_inside(model: nn.Module, task: StudyTask, device: str = "cpu") -> dict[
         inputs = tuple(tensor[:1].to(device) for tensor in seen[0].inputs)
         with capture(model) as trace:
             model(*inputs)
+    few = task.train_batch(0, 0).rows(0, ITEMS).to(device)
     attention = attention_maps(trace, predictions.get("labels", ()), axes=sides_of_maps(model, trace))
     return {
         "predictions": predictions,
         "attention": attention if attention["layers"] else None,
         "reach": measured_reach(model, task, device),
-        "surface": _surface(model, task, device),
+        "surface": finite(asdict(loss_surface(model, lambda: task.loss(model(*few.inputs).float(), few)))),
     }
-
-
-def _surface(model: nn.Module, task: StudyTask, device: str) -> dict[str, Any]:
-    """The loss of a few training sequences around the weights of a trained model; None where it is no number."""
-    few = task.train_batch(0, 0).rows(0, ITEMS).to(device)
-    return finite(asdict(loss_surface(model, lambda: task.loss(model(*few.inputs).float(), few))))

@@ -169,7 +169,6 @@ class Ray:
         return {"CPU": job.threads, "GPU": self._share(job) if on_gpu else 0, "memory": memory}
 
     def _share(self, job: Job) -> float:
-        """Which part of a GPU a job asks for."""
         if self._gpu_share is not None:
             return self._gpu_share
         if self._gpus is None:
@@ -190,12 +189,7 @@ def _rounded(count: float) -> int:
 def share_of(trained_bytes: float | None, gpus: Sequence[tuple[int, int]]) -> float:
     """Which part of the smallest GPU some runs ask for, in sixteenths; a whole one where it is not known.
 
-    Parameters
-    ----------
-    trained_bytes : float or None
-        What they keep while they train.
-    gpus : sequence of (int, int)
-        Bytes of each GPU, and how many of them are taken once a process has begun on it.
+    Of each GPU its bytes are given, and how many of them are taken once a process has begun on it.
     """
     if trained_bytes is None or not gpus:
         return 1.0
@@ -375,7 +369,6 @@ def _seen_from_anywhere(job: Job) -> Job:
 def _check_room(
     jobs: Sequence[Job], asked: Sequence[Mapping[str, float]], nodes: Sequence[Mapping[str, float]]
 ) -> None:
-    """Refuse jobs that no node has room for."""
     kinds = {tuple(needs.items()): job for job, needs in zip(jobs, asked, strict=True)}
     for kind, job in kinds.items():
         needs = {name: amount for name, amount in kind if amount}

@@ -40,7 +40,7 @@ def prepare(plan: Plan, out: Path) -> None:
             raise RunError(f"{out} is no study's folder and holds {', '.join(reports)}; choose another with --out")
         write_json(out / STUDY, sealed(_study_record(plan)))
         write_json(out / ENVIRONMENT, environment())
-        write_json(out / RULES, {**rules, "fixed_at": _now()})
+        write_json(out / RULES, {**rules, "fixed_at": datetime.now(UTC).isoformat(timespec="seconds")})
         return
     written = read_rules(out)
     if written["hash"] != rules["hash"]:
@@ -48,13 +48,7 @@ def prepare(plan: Plan, out: Path) -> None:
 
 
 def read_rules(out: Path) -> dict[str, Any]:
-    """The rules as they were written before the first step.
-
-    Raises
-    ------
-    RunError
-        If they, or the study, are not what the study began with.
-    """
+    """The rules as they were written before the first step; a `RunError` where they, or the study, were changed."""
     rules, study = read_json(out / RULES), read_study(out)
     is_older = "levels" not in rules and SEAL not in read_json(out / STUDY)
     is_whole = {"files", "data"} <= study.keys()
@@ -70,13 +64,7 @@ def read_rules(out: Path) -> dict[str, Any]:
 
 
 def read_study(out: Path) -> dict[str, Any]:
-    """The study, its task and its plan as they were written before the first step.
-
-    Raises
-    ------
-    RunError
-        If they were changed.
-    """
+    """The study, its task and its plan as written before the first step; a `RunError` where they were changed."""
     return read_sealed(out / STUDY, required=is_sealed(out))
 
 
@@ -86,13 +74,7 @@ def is_sealed(out: Path) -> bool:
 
 
 def read_cell(out: Path, cell: CellPlan, *, required: bool) -> dict[str, Any] | None:
-    """The result of a planned run; None if it is not done.
-
-    Raises
-    ------
-    RunError
-        If it was changed, or is that of another run.
-    """
+    """The result of a planned run, None if it is not done; a `RunError` where it was changed, or is of another run."""
     folder = out / cell.folder
     result = read_record(folder, required=required)
     if result is not None and required:
@@ -111,10 +93,7 @@ def read_cell(out: Path, cell: CellPlan, *, required: bool) -> dict[str, Any] | 
 def read_inside(out: Path, cell: CellPlan, *, required: bool) -> dict[str, Any] | None:
     """What was seen inside a trained model; nothing where it is not looked into, None where it is still to be.
 
-    Raises
-    ------
-    RunError
-        If it was changed, or is that of another run.
+    A `RunError` says that it was changed, or is of another run.
     """
     path = os.path.join(out, cell.folder, INSIDE)  # a study may ask for 100,000 runs, where a Path is slow
     if not os.path.exists(path):
@@ -125,10 +104,7 @@ def read_inside(out: Path, cell: CellPlan, *, required: bool) -> dict[str, Any] 
 def read_clock(out: Path, cell: CellPlan) -> float | None:
     """The seconds of a step of a planned run, measured in turns; None where they were not.
 
-    Raises
-    ------
-    RunError
-        If they were changed, or are those of another run.
+    A `RunError` says that they were changed, or are of another run.
     """
     path = out / cell.folder / CLOCK
     return _of_cell(path, cell, "measured of", required=True)["seconds_per_step"] if path.exists() else None
@@ -158,7 +134,7 @@ def is_done(folder: Path, spec: Mapping[str, Any]) -> bool:
 def _study_record(plan: Plan) -> dict[str, Any]:
     study = plan.study
     variants = [asdict(variant) for variant in plan.variants]
-    task = TaskRecord.of(plan.task).to_json()
+    task = asdict(TaskRecord.of(plan.task))
     return {**study.to_json(), "files": study.files(), "data": plan.data(), "task": task, "variants": variants}
 
 
@@ -191,7 +167,3 @@ def _difference(one: Any, other: Any, path: str = "") -> list[str]:
         return [] if one == other else [path]
     keys = sorted(set(one) | set(other))
     return [found for key in keys for found in _difference(one.get(key), other.get(key), f"{path}.{key}".lstrip("."))]
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -58,13 +58,7 @@ class RunIndex:
         self._changed = False
 
     def result(self, cell: CellPlan, *, required: bool) -> Mapping[str, Any] | None:
-        """What `read_cell` returns of a run, or the part of it that is collected, and ``seconds_per_step`` if timed.
-
-        Raises
-        ------
-        RunError
-            As `read_cell` does.
-        """
+        """What `read_cell` returns of a run, or the part of it that is collected, and ``seconds_per_step`` if timed."""
         kept = self._kept(cell, stamp := _stamp(self._out, cell, required=required))
         if kept is not None:
             return json.loads(kept)

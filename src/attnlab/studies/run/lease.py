@@ -45,19 +45,8 @@ def lease(
 ) -> Iterator[None]:
     """Hold a folder, the lock of which is free on this machine, among all machines that see it.
 
-    Parameters
-    ----------
-    sign : AbstractSign
-        Where holders of the folder leave their signs.
-    patience_s : float
-        How long to wait for who holds it.
-    lost : callable
-        Is called, in another thread, once another process has taken the folder; by default it interrupts this one.
-
-    Yields
-    ------
-    None
-        While it is held.
+    Who holds it is waited for, for so long. Once another process has taken it, `lost` is called, in another thread; by
+    default it interrupts this one.
 
     Raises
     ------

@@ -27,14 +27,7 @@ Say = Callable[[str], None]
 def holding(out: Path, *, trains: bool = True, say: Say = lambda _: None) -> Iterator[tuple[Path, Mirror | None]]:
     """Hold a folder among all processes and machines; yield where to work, and the mirror of the store if it is in one.
 
-    Parameters
-    ----------
-    out : Path
-        A path, or the URL of a folder in a store.
-    trains : bool
-        Whether runs go on in the folder that is yielded, from their checkpoints.
-    say : callable
-        Is told where something cannot be sent for now.
+    Where it `trains`, checkpoints are there from which runs go on.
 
     Raises
     ------
@@ -50,17 +43,15 @@ def holding(out: Path, *, trains: bool = True, say: Say = lambda _: None) -> Ite
         return
     mirror = Mirror(found, "work")
     with lock(mirror.folder), lease(ObjectSign(mirror.store, mirror.identity())):
-        mirror.pull(checkpoints=lambda run: trains and not _is_done(run))
+        mirror.pull(
+            checkpoints=lambda run: trains and not ((run / SPEC).exists() and is_done(run, read_json(run / SPEC)))
+        )
         try:
             with sending(mirror, say=say):
                 yield mirror.folder, mirror
         finally:
             with contextlib.suppress(RunError):
                 mirror.store.delete([HOLDER])
-
-
-def _is_done(run: Path) -> bool:
-    return (run / SPEC).exists() and is_done(run, read_json(run / SPEC))
 
 
 @contextlib.contextmanager

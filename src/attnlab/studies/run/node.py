@@ -93,11 +93,7 @@ def _versions() -> dict[str, str]:
 
 
 def compute_here(
-    number: int,
-    job: Mapping[str, Any],
-    place: Mapping[str, str | None],
-    mailbox: Any,
-    own_code: Mapping[str, bytes],
+    number: int, job: Mapping[str, Any], place: Mapping[str, str | None], mailbox: Any, own_code: Mapping[str, bytes]
 ) -> list[dict[str, Any]]:
     """Compute a job on a node and return how each of its cells ended."""
     import ray

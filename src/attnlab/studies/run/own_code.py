@@ -27,10 +27,7 @@ MOST_BYTES = 50_000_000
 def own_code(jobs: Sequence[Job]) -> dict[str, bytes]:
     """The files of a person's own that jobs run, by path: those they name, what these import, and their neighbors.
 
-    Raises
-    ------
-    RunError
-        If they are too large to be code.
+    A `RunError` says that they are too large to be code.
     """
     names = sorted(own_code_in([job.specs for job in jobs]))
     if not names:

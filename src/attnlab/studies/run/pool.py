@@ -25,25 +25,17 @@ FINAL = ("served", BROKEN, "interrupted")
 """Kinds of a last message."""
 
 OnMessage = Callable[[int, Mapping[str, Any]], None]
+_Inbox = queue.Queue[tuple["_Worker", Any]]
 
 
 @final
-class Worker:
+class _Worker:
     """One worker process, and what is known of the request that it serves.
 
-    Parameters
-    ----------
-    number : int
-        Number of the worker, from 0.
-    threads : int
-        Threads its numerical libraries may use.
-    inbox : queue.Queue
-        Where its messages go, as (worker, message); message None says that the process has ended.
-    log : Path
-        File for what it prints.
+    Its messages go to the inbox as (worker, message); message None says that the process has ended.
     """
 
-    def __init__(self, number: int, threads: int, inbox: queue.Queue[tuple[Worker, Any]], log: Path) -> None:
+    def __init__(self, number: int, threads: int, inbox: _Inbox, log: Path) -> None:
         self.number = number
         self.request: int | None = None
         self.runs_own_code: bool | None = None  # None before its first request
@@ -107,7 +99,7 @@ class Pool:
     def __init__(self, workers: int, threads: int, log: Path) -> None:
         self._threads = threads
         self._log = log
-        self._inbox: queue.Queue[tuple[Worker, Any]] = queue.Queue()
+        self._inbox: _Inbox = queue.Queue()
         self._workers = [self._start(number) for number in range(workers)]
 
     def __enter__(self) -> Self:
@@ -119,8 +111,8 @@ class Pool:
         for worker in self._workers:
             worker.apart.end()
 
-    def _start(self, number: int) -> Worker:
-        return Worker(number, self._threads, self._inbox, self._log)
+    def _start(self, number: int) -> _Worker:
+        return _Worker(number, self._threads, self._inbox, self._log)
 
     def run(self, requests: Sequence[Mapping[str, Any]], on_message: OnMessage) -> None:
         """Run all requests, in order, as workers become free; `on_message` may append to them."""
@@ -151,7 +143,7 @@ class Pool:
                 "stopped; every cell is at its last step on disk. The same command goes on from there"
             ) from None
 
-    def _next_message(self) -> tuple[Worker, Any]:
+    def _next_message(self) -> tuple[_Worker, Any]:
         """The next message, or that a worker has ended; one may leave processes behind that hold its pipe open."""
         while True:
             try:
@@ -179,7 +171,7 @@ class Pool:
             waiting.remove(chosen)
             self._workers[number].ask(*chosen)
 
-    def _replace(self, worker: Worker) -> dict[str, Any]:
+    def _replace(self, worker: _Worker) -> dict[str, Any]:
         """Replace a worker that died, and return the message about its request."""
         if worker.request is None:
             raise RunError(f"a worker process could not start: it {worker.apart.cause()}; see {self._log}")

@@ -28,21 +28,11 @@ SEEN_S = 30.0  # within which a folder shows on one machine what another has wri
 @final
 @dataclass(frozen=True)
 class OnRanks:
-    """Compute each cell on as many devices as its recipe says, those of one device elsewhere.
+    """Compute each cell on as many devices as its recipe says, those of one device elsewhere."""
 
-    Parameters
-    ----------
-    others : Executor
-        Computes cells of one device.
-    devices : int, optional
-        Devices of every cell, whatever the recipes say.
-    meeting : Meeting, optional
-        The machines whose devices they are; this one leads.
-    """
-
-    others: Executor
-    devices: int | None = None
-    meeting: Meeting | None = None
+    others: Executor  # computes cells of one device
+    devices: int | None = None  # of every cell, whatever the recipes say
+    meeting: Meeting | None = None  # the machines whose devices they are; this one leads
 
     def run(self, jobs: Sequence[Job], on_message: OnMessage) -> None:
         """Compute jobs of one device, then the cells of the others one after another, until no more are appended."""
@@ -62,7 +52,6 @@ class OnRanks:
         return self.devices or max(devices_of(spec["recipe"]) for spec in job.specs)
 
     def _run(self, job: Job, tell: Callable[[Mapping[str, Any]], None]) -> None:
-        """Compute the cells of a job."""
         threads = usable_threads(job.setting["devices"]) if job.device == "cpu" else job.threads
         for cell, (folder, spec) in enumerate(zip(job.folders, job.specs, strict=True)):
             one = replace(job, folders=(folder,), specs=(spec,), threads=threads)
@@ -80,11 +69,8 @@ def wanted_ranks(
 ) -> int:
     """The most devices that a model of a study is to be trained on.
 
-    Raises
-    ------
-    SpecError
-        If several are wanted, and something that has no meaning with them, or they do not divide a variant's batch, or
-        machines do not divide them.
+    A `SpecError` is raised where several are wanted, and something that has no meaning with them, or they do not divide
+    a variant's batch, or machines do not divide them.
     """
     if devices is not None and devices < 1:
         raise SpecError(f"--devices must be at least 1; got {devices}")
@@ -119,10 +105,8 @@ def on_ranks(
 ) -> Executor:
     """What computes a study whose models are trained on so many devices at most; as it is, where they are on one.
 
-    Raises
-    ------
-    SpecError
-        If the devices are not there, or another machine does not see the folder of the study or does not come in time.
+    A `SpecError` says that devices are not there, or that a machine does not see the study's folder or does not come in
+    time.
     """
     from attnlab.training.devices.launching import check_devices
 
@@ -148,17 +132,10 @@ def _share_folder(meeting: Meeting, out: Path) -> None:
 def follow(meeting: Meeting, out: Path) -> None:
     """Compute on another machine what the first one says, until the study has come to its end.
 
-    Parameters
-    ----------
-    meeting : Meeting
-        The machines.
-    out : Path
-        The folder of the study, which all of them see.
-
     Raises
     ------
     SpecError
-        If this machine does not see it.
+        If this machine does not see the folder of the study.
     RunError
         If the first machine fails, or is gone.
     Interrupted
@@ -212,7 +189,6 @@ def devices_of(recipe: Mapping[str, Any]) -> int:
 
 
 def _outcome(job: Job, cell: int, tell: Callable[[Mapping[str, Any]], None], meeting: Meeting | None) -> dict[str, Any]:
-    """How a cell ended on its devices."""
     from attnlab.training.devices.launching import on_devices
 
     def tell_of_cell(message: Mapping[str, Any]) -> None:

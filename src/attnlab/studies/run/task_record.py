@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, final
 
 from attnlab.core.contracts import Floor, Metric, ReportedTask
@@ -35,10 +35,6 @@ class TaskRecord:
         known = tuple(Floor(**fields) for fields in content["known"])
         suspicions = tuple(content["suspicions"])
         return cls(content["name"], content["causal"], metrics, judged, known, suspicions, content["data"])
-
-    def to_json(self) -> dict[str, Any]:
-        """The record in JSON types."""
-        return asdict(self)
 
     def floors(self) -> tuple[Floor, ...]:
         """Chance, limits and best known results."""

@@ -57,10 +57,7 @@ class CopiedFiles:
     def take(self, there: Mapping[str, str]) -> None:
         """Make the files here those of the store, by their tags, unless these are its next version.
 
-        Raises
-        ------
-        RunError
-            If a study is there no more, of which files were sent from here.
+        A `RunError` says that a study is there no more, of which files were sent from here.
         """
         theirs = {name: tag for name, tag in there.items() if _counts(Path(name)) and self._is_read(name)}
         if self._known and not (theirs or self._prefix or self._reads):
@@ -130,10 +127,7 @@ class CopiedFiles:
     def send(self, drafts: Path) -> None:
         """Send what changed here since it was taken or sent; checkpoints are packed in a folder for drafts.
 
-        Raises
-        ------
-        RunError
-            If another process has sent something since.
+        A `RunError` says that another process has sent something since.
         """
         listed = self._files()  # what is done by now has its last checkpoint, and that all its records
         checkpoints = _checkpoints(self._folder)

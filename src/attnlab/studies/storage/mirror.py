@@ -39,13 +39,6 @@ class Mirror:
         As `address` gives it.
     room : {"work", "nodes", "seen"}
         Who works in the copy.
-
-    Attributes
-    ----------
-    store : Store
-        Where it comes from.
-    folder : Path
-        The copy.
     """
 
     def __init__(self, url: str, room: Room) -> None:
@@ -53,19 +46,10 @@ class Mirror:
         self.folder = _copies(room) / url.replace("://", "/")
 
     def pull(self, below: str = "", *, checkpoints: Callable[[Path], bool] = lambda _: False) -> None:
-        """Take over what others have sent.
+        """Take over what others have sent of one run, by its path from here, or of all.
 
-        Parameters
-        ----------
-        below : str
-            The folder of one run, as a path from here; by default everything.
-        checkpoints : callable
-            Says of a run, by its folder with all its other files, whether its checkpoints are wanted too.
-
-        Raises
-        ------
-        RunError
-            If the store fails, or the copy cannot be written.
+        `checkpoints` says of a run, by its folder with all its other files, whether its checkpoints are wanted too. A
+        `RunError` says that the store fails, or that the copy cannot be written.
         """
         for attempt in range(1, ATTEMPTS + 1):
             try:
@@ -90,10 +74,7 @@ class Mirror:
     def push(self, below: str = "") -> None:
         """Send what changed here since it was taken or sent.
 
-        Raises
-        ------
-        RunError
-            If the store fails, or another process has sent something since.
+        A `RunError` says that the store fails, or that another process has sent something since.
         """
         with _one_at_a_time, writing(self.folder), tempfile.TemporaryDirectory(prefix=".", dir=self.folder) as drafts:
             for name in self._groups(below):

@@ -17,7 +17,6 @@ KEPT = "task.json"
 """File of a run."""
 WRITING = ("translation", "char-lm", "lm", "parsing")
 """Tasks whose runs keep it."""
-_LISTED = f"{', '.join(WRITING[:-1])} and {WRITING[-1]}"
 
 
 @final
@@ -35,8 +34,9 @@ class KeptTask:
     def codec(self) -> Codec:
         """What tokens mean; raise `RunError` where models do not write."""
         if self.kept is None:
+            tasks = f"{', '.join(WRITING[:-1])} and {WRITING[-1]}"
             raise RunError(
-                f"{self.folder} is a run of the task '{self.name}'; models write in tasks with a codec: {_LISTED}"
+                f"{self.folder} is a run of the task '{self.name}'; models write in tasks with a codec: {tasks}"
             )
         return self.kept
 

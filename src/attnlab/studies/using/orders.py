@@ -41,18 +41,8 @@ class Orders:
 def orders(model: nn.Module, batch: Batch) -> dict[str, Orders]:
     """Compare the order in which attention puts keys with the order in which they matter to the answer.
 
-    Parameters
-    ----------
-    model : nn.Module
-        In evaluation mode.
-    batch : Batch
-        Of which the first few sequences are read.
-
-    Returns
-    -------
-    dict of str to Orders
-        By attention, of those whose queries stand where the model answers, whose keys can be hidden, and whose input
-        has gradients.
+    The first few sequences of a batch are read by a model in evaluation mode. What is found is by attention, of those
+    whose queries stand where the model answers, whose keys can be hidden, and whose input has gradients.
 
     Notes
     -----
@@ -99,17 +89,14 @@ def _compared(*orders: Float[Tensor, "batch queries keys"]) -> Orders:
 
 
 @final
+@dataclass(frozen=True)
 class _Asked:
     """Ask for the same answers again and again."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        inputs: tuple[Tensor, ...],
-        queries: Sequence[int],
-        likeliest: Int[Tensor, "batch queries"],
-    ) -> None:
-        self.model, self.inputs, self.queries, self.likeliest = model, inputs, queries, likeliest
+    model: nn.Module
+    inputs: tuple[Tensor, ...]
+    queries: Sequence[int]
+    likeliest: Int[Tensor, "batch queries"]
 
     @torch.no_grad()
     def answers(self) -> Float[Tensor, "batch queries"]:

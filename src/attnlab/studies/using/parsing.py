@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -15,10 +14,8 @@ from attnlab.models.decoding.generation import EndMarks, beam_search
 from attnlab.models.decoding.writers import Ensemble, device_of, writer_for
 from attnlab.models.parsers.parser import AbstractParser
 from attnlab.models.parsers.possible import MORE, TOKENS_A_WORD
+from attnlab.tasks.codecs import TreeCodec
 from attnlab.tasks.pairs import padded
-
-if TYPE_CHECKING:
-    from attnlab.tasks.codecs import TreeCodec
 
 BATCH = 64
 """Sentences that are parsed together; those of like length."""
@@ -35,23 +32,8 @@ def parses(
 ) -> list[str | None]:
     """Write the trees of sentences with models of one task; several as one by their mean probabilities.
 
-    Parameters
-    ----------
-    models : sequence of nn.Module
-        In evaluation mode.
-    codec : TreeCodec
-        Of their task.
-    sentences : sequence of sequence of str
-        The words of each sentence, brackets as ``-LRB-`` and ``-RRB-``.
-    beam : int, optional
-        Beginnings that are kept of each tree; as the codec says unless given.
-    cached : bool
-        Whether keys and values are kept.
-
-    Returns
-    -------
-    list of str or None
-        For each sentence its tree in brackets; None where there are no words, or more than the model reads or writes.
+    Brackets among the words of a sentence are given as ``-LRB-`` and ``-RRB-``. For each sentence there is its tree in
+    brackets; None where there are no words, or more than the model reads or writes.
     """
     encoded = codec.encode(sentences)
     found: list[str | None] = [None] * len(sentences)

@@ -80,22 +80,9 @@ def measure_parts(
 ) -> MeasuredParts:
     """Measure what a trained model loses without each of its parts.
 
-    Parameters
-    ----------
-    subject : MeasuredModel
-        From `measured_run` or `measured_checkpoint`.
-    how : {"zero", "mean", "resample"}
-        What stands in a part's place, as `ablate` has it; a layer is skipped, in whatever way, and what an attention
-        looks at is permuted.
-    part : str
-        Held-out part of the task; the first unless given.
-    tokens : int
-        Positions of it to measure on, in whole batches.
-
-    Returns
-    -------
-    MeasuredParts
-        Losses with all parts, and without each.
+    It is measured on so many positions of a held-out part of its task, the first unless given, in whole batches. `how`
+    says what stands in a part's place, as `ablate` has it; a layer is skipped, in whatever way, and what an attention
+    looks at is permuted.
 
     Raises
     ------
@@ -155,10 +142,7 @@ def _overlaps(
 def finished_runs(folders: Sequence[Path]) -> dict[str, list[Path]]:
     """The finished runs in folders of runs, variants or studies, by variant; those that tune are left out.
 
-    Raises
-    ------
-    RunError
-        If a folder has none.
+    A `RunError` says that a folder has none.
     """
     found: dict[str, list[Path]] = {}
     for folder in folders:
@@ -203,26 +187,14 @@ def parts_of(model: nn.Module, trace: Mapping[str, Captured]) -> Iterator[tuple[
 
 
 @final
+@dataclass(frozen=True)
 class Ablations:
-    """Measure one model on the same batches again and again, with and without its parts.
+    """Measure one model on the same batches again and again, with and without its parts."""
 
-    Parameters
-    ----------
-    model : nn.Module
-        In evaluation mode.
-    task : StudyTask
-        Whose loss is measured.
-    batches : sequence of Batch
-        From `held_out`.
-    how : {"zero", "mean", "resample"}
-        What stands in the place of a head or sublayer.
-    """
-
-    def __init__(self, model: nn.Module, task: StudyTask, batches: Sequence[Batch], how: Instead) -> None:
-        self.model = model
-        self.task = task
-        self.batches = batches
-        self.how = how
+    model: nn.Module  # in evaluation mode
+    task: StudyTask  # whose loss is measured
+    batches: Sequence[Batch]  # from `held_out`
+    how: Instead  # what stands in the place of a head or sublayer
 
     @torch.no_grad()
     def losses(self) -> tuple[float, ...]:

@@ -65,17 +65,9 @@ class _Looks:
 def measure_syntax(subject: MeasuredModel, sentences: Sequence[ParsedSentence]) -> tuple[RelationFollowed, ...]:
     """Measure how well heads of a model follow the relations of parsed sentences.
 
-    Parameters
-    ----------
-    subject : MeasuredModel
-        Whose task reads sentences or a text: of a translator the encoder's heads are measured.
-    sentences : sequence of ParsedSentence
-        At best held out. Those that the model cannot read, as they are too long, are left out.
-
-    Returns
-    -------
-    tuple of RelationFollowed
-        By relation and direction, where each half of the sentences has 30 such pairs that the model can look at.
+    Of a translator the encoder's heads are measured. Sentences are at best held out; those that the model cannot read,
+    as they are too long, are left out. What is found is by relation and direction, where each half of the sentences has
+    30 such pairs that the model can look at.
 
     Raises
     ------

@@ -26,7 +26,7 @@ from attnlab.studies.storage.mirror import local, with_checkpoints
 from attnlab.studies.using.kept_task import KeptTask, kept_task
 from attnlab.studies.using.parsing import fitting as fitting_trees
 from attnlab.studies.using.parsing import parses
-from attnlab.studies.using.translating import BATCH, TooLong, Written, listed, translations
+from attnlab.studies.using.translating import BATCH, Search, TooLong, Written, listed, translations
 from attnlab.tasks.codecs import SentenceCodec, TreeCodec
 from attnlab.training.keeping.checkpoints import load_model_weights
 from attnlab.training.keeping.runs import RESULT, lost_curve, read_metrics
@@ -34,6 +34,9 @@ from attnlab.training.keeping.runs import RESULT, lost_curve, read_metrics
 LARGEST_SEED = 2**63 - 1  # what torch takes
 MOST_TEXTS = 10**4  # that are written together
 LONGEST_TEXT = 10**6  # tokens of a text that is written: more than anyone waits for
+WRITES = {"sentences": "translate", "trees": "parse", "classes": "classify", "numbers": "predict"}
+WRITES |= dict.fromkeys(("text", "characters"), "generate")
+"""Which command lets a model write, by the kind of its codec."""
 
 
 @final
@@ -162,32 +165,14 @@ def translate(
     UserWarning
         If a translation came to no end and was cut, or a sentence was skipped or cut; which ones is said.
     """
-    how: dict[str, Any] = {"beam": beam, "alpha": alpha, "coverage": coverage, "batch": batch, "cached": cached}
-    how["replace_unknown"] = replace_unknown
-    found = write(trained, sentences, **how, first=first, too_long=too_long)
-    return [one.text for one in found]
+    how = Search(beam, alpha, coverage, replace_unknown, batch, cached, first, too_long)
+    return [one.text for one in write(trained, sentences, how)]
 
 
-def write(
-    trained: Sequence[Trained],
-    sentences: Sequence[str],
-    *,
-    beam: int | None = None,
-    alpha: float | None = None,
-    coverage: float | None = None,
-    replace_unknown: bool | None = None,
-    batch: int = BATCH,
-    cached: bool = True,
-    first: int = 1,
-    too_long: TooLong = "refuse",
-) -> list[Written]:
+def write(trained: Sequence[Trained], sentences: Sequence[str], how: Search) -> list[Written]:
     """Translate sentences as `translate` does, and return the tokens that were written too."""
-    models = [one.model for one in trained]
-    codec = sentence_codec(trained)
-    how: dict[str, Any] = {"beam": beam, "alpha": alpha, "coverage": coverage, "batch": batch, "cached": cached}
-    how["replace_unknown"] = replace_unknown
-    found = translations(models, codec, sentences, **how, first=first, too_long=too_long)
-    cut = [first + number for number, one in enumerate(found) if not one.ended]
+    found = translations([one.model for one in trained], sentence_codec(trained), sentences, how)
+    cut = [how.first + number for number, one in enumerate(found) if not one.ended]
     if cut:
         warnings.warn(
             f"{len(cut)} of {len(found)} translations came to no end and were cut: sentence {listed(cut)}", stacklevel=2
@@ -205,15 +190,8 @@ def fitting(trained: Sequence[Trained], sentences: Sequence[str]) -> int:
 def unlabelled(trained: Trained) -> list[str]:
     """The sentences of a parser's training part whose trees it was not given, as far as it can read them.
 
-    Returns
-    -------
-    list of str
-        Their words divided by blanks.
-
-    Raises
-    ------
-    RunError
-        If it was given all of them, or the run is none of parsing.
+    Their words are divided by blanks. A `RunError` says that it was given all of them, or that the run is none of
+    parsing.
     """
     codec: TreeCodec = codec_in_common([trained], TreeCodec.kind, "parser", differs="")
     found = getattr(build_task(read_json(trained.folder / "spec.json")["task"]), "unlabelled", [])
@@ -318,15 +296,7 @@ def codec_in_common(trained: Sequence[Trained], kind: str, called: str, *, diffe
 
 def _is_no(trained: Trained, called: str) -> RunError:
     """That a model does something else, and the command that lets it."""
-    writes = {
-        "sentences": "translate",
-        "trees": "parse",
-        "text": "generate",
-        "characters": "generate",
-        "classes": "classify",
-        "numbers": "predict",
-    }
-    command = writes.get(trained.task.codec.kind)
+    command = WRITES.get(trained.task.codec.kind)
     hint = f"; attnlab {command} uses it" if command else ""
     return RunError(f"{trained.folder} is no {called}: its task is '{trained.task.name}'{hint}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast, final
 
@@ -32,6 +32,21 @@ TooLong = Literal["refuse", "skip", "cut"]
 MOST_NAMED = 10  # sentences in a warning
 NOTHING = Hypothesis((), 0.0, 0.0, ended=True)
 """The translation of nothing."""
+
+
+@final
+@dataclass(frozen=True)
+class Search:
+    """Say how translations are searched for; what is None is as the task of the run has it."""
+
+    beam: int | None = None  # beginnings that are kept of each translation; 1 is greedy
+    alpha: float | None = None  # exponent of the length penalty
+    coverage: float | None = None  # weight of the penalty for passing over some of the source
+    replace_unknown: bool | None = None  # whether unknown words become translations of what they stand for
+    batch: int = BATCH  # sentences that are translated together
+    cached: bool = True  # whether keys and values are kept
+    first: int = 1  # number of the first sentence, in what is said of sentences
+    too_long: TooLong = "refuse"  # see `TooLong`
 
 
 def judge_of(task: StudyTask) -> Judge | None:
@@ -73,7 +88,7 @@ def _written(model: nn.Module, codec: Codec, sources: Sequence[str]) -> list[str
         return [tree or "" for tree in parses([model], codec, [source.split(" ") for source in sources])]
     if codec.kind != "sentences":
         raise SpecError("this task judges what is written, and does not say how its models write")
-    return [one.text for one in translations([model], codec, sources)]
+    return [one.text for one in translations([model], codec, sources, Search())]
 
 
 @final
@@ -87,47 +102,37 @@ class Written:
 
 
 def translations(
-    models: Sequence[nn.Module],
-    codec: SentenceCodec,
-    sentences: Sequence[str],
-    *,
-    beam: int | None = None,
-    alpha: float | None = None,
-    coverage: float | None = None,
-    replace_unknown: bool | None = None,
-    batch: int = BATCH,
-    cached: bool = True,
-    first: int = 1,
-    too_long: TooLong = "refuse",
+    models: Sequence[nn.Module], codec: SentenceCodec, sentences: Sequence[str], how: Search
 ) -> list[Written]:
     """Translate sentences with models of one task; several as one by their mean probabilities."""
-    require_positive("batch", batch)
-    coverage = codec.coverage if coverage is None else coverage
+    require_positive("batch", how.batch)
+    coverage = codec.coverage if how.coverage is None else how.coverage
     require_not_negative("coverage", coverage)
-    if replaces := codec.replace_unknown if replace_unknown is None else replace_unknown:
+    if replaces := codec.replace_unknown if how.replace_unknown is None else how.replace_unknown:
         check_replaces(codec)
     encoded = codec.encode(sentences)
     longer = [number for number, tokens in enumerate(encoded) if len(tokens) > codec.max_length]
     for number in longer:
-        if too_long == "refuse":
+        if how.too_long == "refuse":
             raise DataError(
-                f"sentence {first + number} has {len(encoded[number])} tokens and this model reads at most "
+                f"sentence {how.first + number} has {len(encoded[number])} tokens and this model reads at most "
                 f"{codec.max_length}: {sentences[number][:60]!r}...; cut it into sentences"
             )
-        encoded[number] = encoded[number][: codec.max_length] if too_long == "cut" else []
+        encoded[number] = encoded[number][: codec.max_length] if how.too_long == "cut" else []
     if longer:
-        what = "read up to there" if too_long == "cut" else "left out: an empty line stands in its place"
+        what = "read up to there" if how.too_long == "cut" else "left out: an empty line stands in its place"
         warnings.warn(
             f"longer than the {codec.max_length} tokens that this model reads, and {what}: "
-            f"sentence {listed([first + number for number in longer])}",
+            f"sentence {listed([how.first + number for number in longer])}",
             stacklevel=2,
         )
-    search = {"beam": codec.beam if beam is None else beam, "alpha": codec.alpha if alpha is None else alpha}
+    beam, alpha = codec.beam if how.beam is None else how.beam, codec.alpha if how.alpha is None else how.alpha
     best = [NOTHING] * len(sentences)
     ordered = sorted((number for number, tokens in enumerate(encoded) if tokens), key=lambda one: len(encoded[one]))
-    for some in _in_batches(ordered, batch):
+    for begin in range(0, len(ordered), how.batch):
+        some = ordered[begin : begin + how.batch]
         sources = [encoded[one] for one in some]
-        hypotheses = _search(models, codec, sources, cached=cached, **search)
+        hypotheses = _search(models, codec, sources, beam=beam, alpha=alpha, cached=how.cached)
         if coverage:
             hypotheses = by_coverage(models, codec, sources, hypotheses, coverage)
         for number, found in zip(some, hypotheses, strict=True):
@@ -153,11 +158,6 @@ def _sides(place: Sequence[str]) -> tuple[int, int]:
     if "cross" in place:
         return 1, 0
     return (1, 1) if place[0] == "decoder" else (0, 0)
-
-
-def _in_batches(numbers: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    for first in range(0, len(numbers), size):
-        yield numbers[first : first + size]
 
 
 def _search(

@@ -26,24 +26,9 @@ def check_replaces(codec: SentenceCodec) -> None:
 def with_known_words(
     models: Sequence[nn.Module], codec: SentenceCodec, sources: Sequence[str], translations: Sequence[Sequence[int]]
 ) -> list[str]:
-    """Write translations with every unknown word replaced.
+    """Write translations, given by their tokens without begin and end, with every unknown word replaced.
 
-    Parameters
-    ----------
-    models : sequence of nn.Module
-        What wrote them.
-    codec : SentenceCodec
-        With a dictionary.
-    sources : sequence of str
-        The sentences.
-    translations : sequence of sequence of int
-        The tokens of their translations, without begin and end.
-
-    Returns
-    -------
-    list of str
-        The translations. An unknown word becomes what the dictionary has for the word of the source that it stands
-        for, or else that word itself.
+    It becomes what the dictionary has for the word of the source that it stands for, or else that word itself.
 
     Notes
     -----

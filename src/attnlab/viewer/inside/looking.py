@@ -22,7 +22,7 @@ from attnlab.inspection.interventions import How
 from attnlab.models.decoding.writers import device_of
 from attnlab.studies.using.measured import measured_run
 from attnlab.studies.using.trained import Trained, load_run, parse, sentence_codec
-from attnlab.studies.using.translating import translations
+from attnlab.studies.using.translating import Search, translations
 from attnlab.tasks.codecs import ClassCodec, NumbersCodec, SentenceCodec, TreeCodec
 from attnlab.viewer.inside.asked import Asked
 from attnlab.viewer.inside.explaining import Chosen, explanation
@@ -267,7 +267,7 @@ def _translation(trained: Trained, text: str, switched_off: tuple[str, ...] = ()
     """A translation; with something switched off, nothing is kept from token to token, so that it is off in all."""
     model, codec = trained.model, sentence_codec([trained])
     with off(model, switched_off, how):
-        return translations([model], codec, [text], cached=not switched_off)[0].text
+        return translations([model], codec, [text], Search(cached=not switched_off))[0].text
 
 
 def _tree(trained: Trained, text: str, switched_off: tuple[str, ...] = (), how: How = "zero") -> str:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from attnlab.studies.judge.results import StudyResults, VariantResults
 from attnlab.studies.report import words
 from attnlab.studies.report.charts import quality_span
 from attnlab.studies.report.curves import step_axis, variant_colors
+from attnlab.studies.report.span import evenly
 from attnlab.studies.report.style import SMALL, data_of, label
-
-if TYPE_CHECKING:
-    from attnlab.studies.judge.results import StudyResults, VariantResults
 
 WIDTH, HEIGHT, COLUMNS = 190, 96, 4
 """Of a panel in px; layers that are shown of each quantity, spread evenly over all."""
@@ -64,21 +63,21 @@ def _shown(results: StudyResults) -> list[VariantResults]:
 def _strip(alt: Any, rows: Sequence[Row], color: Any, *, x_title: str | None) -> Any:
     """One quantity: a panel for each of a few layers, on one axis, whose numbers stand at the first."""
     layers = list(dict.fromkeys(row["layer"] for row in rows))
-    kept = sorted({round(place * (len(layers) - 1) / (COLUMNS - 1)) for place in range(COLUMNS)})
-    rows = [row for row in rows if row["layer"] in {layers[place] for place in kept}]
+    kept = evenly(layers, COLUMNS)
+    rows = [row for row in rows if row["layer"] in kept]
     span = quality_span(row[key] for row in rows for key in ("low", "high"))
     panels = []
-    for column, place in enumerate(kept):
+    for column, layer in enumerate(kept):
         title = None if column else TITLES[rows[0]["quantity"]]
         room = {"labels": not column, "minExtent": 0 if column else LABELS}
         axis = alt.Axis(title=title, ticks=False, domain=False, **room, **span.ticks())
-        base = alt.Chart(data_of([row for row in rows if row["layer"] == layers[place]]))
+        base = alt.Chart(data_of([row for row in rows if row["layer"] == layer]))
         base = base.encode(x=step_axis(alt, x_title, ticks=3), color=color)
         panel = alt.layer(
             base.mark_area(opacity=0.18).encode(y=alt.Y("low:Q", scale=span.scale(alt), axis=axis), y2="high:Q"),
             base.mark_line(strokeWidth=1.6).encode(y=alt.Y("mean:Q", scale=span.scale(alt), axis=axis)),
         )
-        head = alt.Title(label(layers[place], 28), fontSize=SMALL)
+        head = alt.Title(label(layer, 28), fontSize=SMALL)
         panels.append(panel.properties(width=WIDTH, height=HEIGHT, title=head))
     return alt.hconcat(*panels, spacing=18)
 
@@ -93,7 +92,7 @@ def _rows(variant: VariantResults) -> list[Row]:
     rows = []
     for (quantity, layer), by_step in values.items():
         of = {"variant": variant.name, "quantity": quantity, "layer": layer}
-        for step in _spread(sorted(by_step)):
+        for step in evenly(sorted(by_step), POINTS):
             seeds = by_step[step]
             rows.append({**of, "step": step, "mean": fmean(seeds), "low": min(seeds), "high": max(seeds)})
     return rows
@@ -106,11 +105,6 @@ def _seen(look: Mapping[str, Any]) -> Iterator[tuple[str, str, float]]:
             heads = [one for one in (value if isinstance(value, list) else [value]) if one is not None]
             if heads:
                 yield quantity, layer, fmean(heads)
-
-
-def _spread(steps: Sequence[int]) -> list[int]:
-    """As many steps as a curve has points, the first and the last among them."""
-    return sorted({steps[round(place * (len(steps) - 1) / (POINTS - 1))] for place in range(POINTS)})
 
 
 def caption(results: StudyResults) -> str:

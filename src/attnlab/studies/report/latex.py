@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
+from attnlab.studies.judge.results import StudyResults
 from attnlab.studies.report import numbers, tables, words
-
-if TYPE_CHECKING:
-    from attnlab.studies.judge.results import StudyResults
 
 COLUMNS = ("name", "reached", "difference", "interval", "seeds", "verdict", "parameters")
 """What of a row of the verdict table a paper shows."""
