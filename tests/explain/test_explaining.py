@@ -321,6 +321,9 @@ def test_a_bug_whose_effect_short_runs_do_not_show_is_named_all_the_same():
     )
     assert paragraph(answer).count("Rows of heads") == 1
     assert what_next(answer).startswith("Mend what the doctor found")
+    rate = Share("untuned rate", "set-up", "the rate is searched", around(0.2))
+    assert replace(answer, shares=(rate,), end=around(1.3)).verdict == "set-up"
+    assert replace(answer, shares=(rate,), end=around(1.3), fraction=0.02).verdict == "bug"
 
 
 def test_what_does_not_train_and_has_an_error_is_a_bug():

@@ -24,8 +24,10 @@ LEAST = 0.1
 of the distance within which a single run is as what was seen."""
 NOT_IN_CASE = "not in the case"
 """What the step is called from what was seen to what runs of the case give, outside of their noise."""
+SHORT = 0.25
+"""Part of the steps below which runs say little of what a bug carries in the end."""
 OF_DATA = "what these data allow"
-"""What the step is called that needs no network on the data of a case."""
+"""What the step is called that is of the data of a case, whatever the network."""
 MOST = 2.0
 """Part of the distance above which no number is said: a short distance makes any large."""
 
@@ -317,9 +319,13 @@ class Answer:
 
     @property
     def is_unmeasured_bug(self) -> bool:
-        """Whether nothing but what any model gains from carries much, beside errors of unknown effect."""
+        """Whether nothing but what any model gains from carries much, beside errors of unknown effect.
+
+        Runs of few steps gain from another set-up, whatever else is wrong.
+        """
         helps_any = self.largest is None or self.largest[0] in (*GAINS, TOO_FEW_STEPS)
-        return helps_any and bool(self.unmeasured or self.unshown)
+        helps_short = self.fraction < SHORT and self.largest is not None and self.largest[1] == "set-up"
+        return (helps_any or helps_short) and bool(self.unmeasured or self.unshown)
 
     @property
     def begins_with_a_bug(self) -> bool:
