@@ -339,6 +339,24 @@ def test_spare_rows_of_a_table_that_is_added_are_right():
     assert found(Stepping(12)) == []
 
 
+class Summed(Split):
+    """A weight is the sum of two, and one head of it is never used."""
+
+    def __init__(self):
+        super().__init__()
+        self.base, self.delta = (nn.Parameter(torch.randn(D, D) / D**0.5) for _ in range(2))
+
+    def forward(self, x):
+        used = torch.nn.functional.linear(x, self.base + self.delta)[..., : D // 2]
+        return super().forward(torch.cat([used, used], -1))
+
+
+def test_dead_rows_of_a_weight_that_is_a_sum_are_an_error():
+    (finding,) = found(Summed())
+    assert "part of a projection has no influence" in finding.message
+    assert "in base" in finding.evidence
+
+
 class SameProjection(Split):
     """Attention."""
 

@@ -17,6 +17,7 @@ from attnlab.explain import explaining
 from attnlab.explain.answer import Again, Answer, Share
 from attnlab.explain.causes.candidates import candidates
 from attnlab.explain.causes.own_code import Examined
+from attnlab.explain.causes.removals import CHANCE
 from attnlab.explain.explaining import explain
 from attnlab.explain.page import waterfall_rows, write_answer
 from attnlab.explain.possible import Impossible
@@ -324,6 +325,9 @@ def test_a_bug_whose_effect_short_runs_do_not_show_is_named_all_the_same():
     rate = Share("untuned rate", "set-up", "the rate is searched", around(0.2))
     assert replace(answer, shares=(rate,), end=around(1.3)).verdict == "set-up"
     assert replace(answer, shares=(rate,), end=around(1.3), fraction=0.02).verdict == "bug"
+    perplexity = Again("perplexity for loss", "val_loss", 1.6, around(1.6), True)
+    read = {"entire": around(1.3), "noise": False, "otherwise": perplexity}
+    assert replace(answer, **read, fraction=0.02).verdict == "set-up"  # which no short run says
 
 
 def test_what_does_not_train_and_has_an_error_is_a_bug():
@@ -577,13 +581,30 @@ def test_a_bug_that_mending_does_not_reach_is_not_said_to_have_no_effect(said, t
 
 
 def test_what_a_module_does_on_the_side_is_said_and_is_no_cause(said, tmp_path, monkeypatch):
-    monkeypatch.setattr(suspecting, "candidates", lambda *_, **__: [])
+    tried = []
+
+    def no_time(situations, **how):
+        tried.extend(candidates(situations, **how))
+        return []
+
+    monkeypatch.setattr(suspecting, "candidates", no_time)
     case = said(variants=own("Messy"), training={"lr": 1e-2, "budget": {"steps": 5}}, saw={"val_loss": 2.1})
     answer, told = explained(case, tmp_path / "case", seeds=2)
     assert any("writes into its input" in line for line in told)
     assert "The doctor also finds an error in Messy: it writes into its input" in paragraph(answer)
     assert (answer.unmeasured, answer.unshown) == ((), ())
     assert what_next(answer).startswith("Mend what the doctor found. Then: ")
+    assert tried
+    assert not [cause for cause in tried if cause.nature == "bug"]
+
+
+def test_chance_that_is_a_cause_is_told_once():
+    seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 1.6, 1.3, 1.0, 3)
+    error = {"severity": "error", "check": "determinism", "message": "two calls differ, by chance"}
+    chance = Share(CHANCE, "bug", "dropout acts in training alone", around(0.3), evidence="two calls differ")
+    told = {"start": around(1.6), "end": around(1.3), "examined": (Examined("a.py:Net", "model", findings=[error]),)}
+    assert "also finds" not in paragraph(Answer(*seen, **told, noise=True, shares=(chance,)))
+    assert "also finds" in paragraph(Answer(*seen, **told, noise=True, shares=(replace(chance, name="other"),)))
 
 
 def test_a_module_that_fails_is_said_with_its_error(said, tmp_path):

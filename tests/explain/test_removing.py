@@ -229,6 +229,7 @@ class Answering:
         (0.65, 0.77, 1.0, 0.95, False),  # learned by heart: nothing tells
         (0.42, 0.49, 0.45, 0.95, False),  # a part of the rule was learned
         (0.77, 0.78, 0.78, 0.75, False),  # no more was expected
+        (0.70, 0.97, 0.71, 0.95, False),  # the other half of the rule is hard
     ],
 )
 def test_labels_that_are_wrong_by_chance_bound_what_can_be_named_right(right, surest, trained, expected, named):

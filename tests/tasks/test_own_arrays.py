@@ -93,6 +93,8 @@ def test_what_a_model_is_surest_of_is_judged_by_itself(numbers):
     measured = task.evaluate(answers, "validation")
     assert measured["val_accuracy"] == 0.5
     assert measured["val_accuracy_surest"] == 1.0
+    alike = task.evaluate(lambda batch: torch.tensor([[90.0, 0.0, 0.0]]).expand(len(batch.targets), 3), "validation")
+    assert alike["val_accuracy_surest"] == alike["val_accuracy"] == 0.5  # of items that stand by class
 
 
 @pytest.mark.parametrize("pooled", [True, False])

@@ -324,7 +324,8 @@ class Answer:
         Runs of few steps gain from another set-up, whatever else is wrong.
         """
         helps_any = self.largest is None or self.largest[0] in (*GAINS, TOO_FEW_STEPS)
-        helps_short = self.fraction < SHORT and self.largest is not None and self.largest[1] == "set-up"
+        set_ups = [one.name for one in self.shares if one.nature == "set-up"]
+        helps_short = self.fraction < SHORT and self.largest is not None and self.largest[0] in set_ups
         return (helps_any or helps_short) and bool(self.unmeasured or self.unshown)
 
     @property

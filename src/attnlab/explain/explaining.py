@@ -213,7 +213,9 @@ class _Carrying:
             entire = repeating.held(measuring, known)
             start, entire = entire.found, replace(entire, found=None)
         before = _before_runs(case, self.before)
-        allowed = repeating.of_labels(measuring, known, removing.ended) if start and before.behind else before.allowed
+        allowed = before.allowed
+        if start and before.behind and measuring.comparable:  # short runs are wrong where they have not learned enough
+            allowed = repeating.of_labels(measuring, known, removing.ended)
         return replace(
             before, allowed=allowed, fraction=measuring.fraction, seeds=len(measuring.seeds),
             again=entire.again or again, start=start, entire=entire.found, noise=entire.noise, draw=entire.draw,

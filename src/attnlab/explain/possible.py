@@ -197,8 +197,8 @@ def labels_allow(quantity: Quantity, right: float, surest: float, trained: float
         return None
     words = (
         f"Even of the {SUREST:.0%} of held-out items that runs are surest of, {wrong:.0%} have another label (of all "
-        f"{of_all:.0%}), as where labels are wrong by chance, or depend on what no model was given: about "
-        f"{surest:.0%} is the most that can be named right"
+        f"{of_all:.0%}), as where labels are wrong by chance, or depend on what no model was given: then about "
+        f"{surest:.0%} is the most that can be named right. A rule of which they learned a part may look like this"
     )
     return Allowed(surest, words, LABELS)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from attnlab.explain.answer import HALF, NOT_IN_CASE, OF_DATA, Answer, Share
 from attnlab.explain.causes.cause import ANOTHER_SOURCE, OWN
 from attnlab.explain.causes.own_code import Examined
-from attnlab.explain.causes.removals import REMOVALS
+from attnlab.explain.causes.removals import CHANCE, REMOVALS
 from attnlab.explain.trials.effects import Estimate
 
 SMALL = 0.1
@@ -192,7 +192,8 @@ def _besides(answer: Answer, one: Examined) -> list[list[str]]:
     begun = (*answer.unmeasured, *answer.unshown)[:1] if answer.begins_with_a_bug else ()
     said = " ".join([*begun, *(share.evidence for share in answer.shares)])
     told: dict[str, list[str]] = {}
-    for finding in one.errors_here:
+    chance = any(share.name == CHANCE for share in answer.shares)  # told in other words than the doctor's
+    for finding in (each for each in one.errors_here if not (chance and each["check"] == "determinism")):
         if finding["message"].rstrip(".") not in said:
             told.setdefault(finding["check"], []).append(finding["message"].rstrip("."))
     return list(told.values())

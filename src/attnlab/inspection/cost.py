@@ -153,7 +153,13 @@ def parameters_of(factory: Callable[[], nn.Module]) -> int:
     except SpecError:  # it cannot be built anywhere
         raise
     except Exception:  # a person's module may raise anything
+        pass
+    try:
         return built_on("cpu")
+    except AttnlabError:
+        raise
+    except Exception as error:
+        raise ModuleError(f"the model cannot be built: {_first_line(error)}") from error
 
 
 def seconds_per_step(

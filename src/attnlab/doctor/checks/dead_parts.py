@@ -36,7 +36,7 @@ from attnlab.doctor.measures.participation import (
 from attnlab.doctor.measures.unregistered import Unregistered, lasting_tensors, untrained
 from attnlab.inspection.cost import count_parameters
 from attnlab.inspection.tape.attentions import attentions
-from attnlab.inspection.tape.tape import ModuleCall, Tape
+from attnlab.inspection.tape.tape import Event, ModuleCall, Tape
 from attnlab.inspection.tape.tracing import LAYOUT
 from attnlab.strangers.calling.sources import OTHER_MEMORIES, is_same
 from attnlab.strangers.loading.mentions import SWITCHED, only_copied, use_of
@@ -434,16 +434,18 @@ def _silent_blocks(exam: Examination, seen: Survey) -> Iterator[tuple[str, Rows]
 
 
 def _only_added(tape: Tape, name: str) -> bool:
-    """Whether pieces of a parameter are added to something, and nothing else is done with them."""
+    """Whether pieces of a parameter are added to what is larger, and nothing else is done with them."""
     waiting = [event.index for event in tape.events if name in event.parameters]
-    reads, seen = set[str](), set(waiting)
+    reads, seen = list[Event](), set(waiting)
     while waiting:
         event = tape.events[waiting.pop()]
         following = [at for at in tape.children(event.index) if event.call in LAYOUT and at not in seen]
-        reads |= {event.call} - LAYOUT
+        reads += [] if event.call in LAYOUT else [event]
         waiting += following
         seen |= set(following)
-    return bool(reads) and reads <= _ADDITIONS
+    return bool(reads) and all(
+        event.call in _ADDITIONS and min(one.numel() for one in event.inputs) < event.output.numel() for event in reads
+    )
 
 
 def _longest_run(dead: Tensor) -> Tensor:

@@ -136,14 +136,16 @@ def _is_drawn(known: Known, metric: Metric) -> bool:
 
 
 def of_labels(measuring: Measuring, known: Mapping[str, Known], ended: Mapping[str, Setup]) -> Allowed | None:
-    """The most that labels allow, as runs with which it ended tell; None where held-out items are of another source."""
+    """The most that labels allow, as the ends of runs tell; None where held-out items are of other sources."""
     quantity = measuring.case.quantity
     one, metrics = known[quantity.variant], metrics_of(known[quantity.variant].task)
     names = (quantity.metric.name, f"{quantity.metric.name}{OF_SUREST}", TRAIN_ACCURACY)
-    if not metrics.keys() >= {*names} or quantity.beside is not None or not _is_drawn(one, quantity.metric):
+    drawn = _is_drawn(one, quantity.metric) and "groups" not in one.setup.task
+    if not metrics.keys() >= {*names} or quantity.beside is not None or not drawn:
         return None
-    setups = {quantity.variant: ended[quantity.variant]}
-    found = [mean_of(measuring.values(setups, metrics[name])[quantity.variant]) for name in names]
+    setup = ended[quantity.variant]
+    runs = measuring.runs.of([setup], measuring.seeds)[setup.name]
+    found = [mean_of({seed: run.value(metrics[name], "last") for seed, run in runs.items()}) for name in names]
     right, surest, trained = (math.nan if each is None else each.mean for each in found)
     return labels_allow(quantity, right, surest, trained, one.task) if math.isfinite(right + surest + trained) else None
 

@@ -199,16 +199,16 @@ class Classify:
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
         """The metrics over a whole held-out part."""
         require_known("part", part, self.parts)
-        prefix, answered = PREFIXES[part], list[tuple[Tensor, Tensor]]()
+        prefix, judged = PREFIXES[part], list[tuple[Tensor, Tensor]]()
 
         def answer(batch: Batch) -> Tensor:
             outputs = predict(batch)
-            answered.append((self._answers(outputs, batch)[:, 0], batch.targets.flatten()))
+            judged.append(_how_sure(self._answers(outputs, batch)[:, 0], batch.targets.flatten()))
             return outputs
 
         tally = self._tally(answer, (self._batch(*some) for some in self._items.parts[part].in_turn()))
         found = {f"{prefix}_loss": tally.mean_loss, f"{prefix}_accuracy": tally.accuracy}
-        return {**found, f"{prefix}_accuracy{OF_SUREST}": _accuracy_of_surest(answered)}
+        return {**found, f"{prefix}_accuracy{OF_SUREST}": _accuracy_of_surest(judged)}
 
     def model_arguments(self) -> Mapping[str, Any]:
         """What a model must know of the task, by constructor name; a token is one of `vocab_size` features."""
@@ -365,12 +365,22 @@ def answers_of(outputs: Tensor, inputs: Tensor, classes: int, *, padded: bool) -
     return outputs[:, None]
 
 
-def _accuracy_of_surest(answered: Sequence[tuple[Tensor, Tensor]]) -> float:
-    """Of the items to whose class the highest probability is given, the share that is classified right."""
-    answers, classes = (torch.cat(some) for some in zip(*answered, strict=True))
-    sure, named = answers.float().softmax(dim=-1).max(dim=-1)  # (items,)
-    surest = sure.argsort(descending=True, stable=True)[: max(1, round(SUREST * len(sure)))]
-    return (named == classes.to(named.device))[surest].double().mean().item()
+def _how_sure(answers: Float[Tensor, "items classes"], classes: Tensor) -> tuple[Tensor, Tensor]:
+    """By how much the class that is named stands above all others together, as logits, and whether it is right."""
+    answers = answers.double()
+    most, named = answers.max(dim=-1, keepdim=True)  # (items, 1)
+    others = answers.scatter(-1, named, -math.inf).logsumexp(dim=-1)
+    return (most[:, 0] - others).nan_to_num(-math.inf), named[:, 0] == classes.to(named.device)
+
+
+def _accuracy_of_surest(judged: Sequence[tuple[Tensor, Tensor]]) -> float:
+    """Of the items of which a model is surest the share that is right; of those tied at the end, their mean."""
+    sure, right = (torch.cat(some) for some in zip(*judged, strict=True))
+    count = max(1, round(SUREST * len(sure)))
+    least = sure.topk(count).values[-1]
+    above, tied = sure > least, sure == least
+    found = right[above].sum() + (count - above.sum()) * right[tied].double().mean()
+    return float(found / count)
 
 
 def _metrics(prefix: str) -> tuple[Metric, Metric, Metric]:
