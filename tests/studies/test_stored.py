@@ -22,7 +22,7 @@ from tests.studies.conftest import TINY
 from attnlab.cli import FINE, WRONG_USE, call
 from attnlab.core import files
 from attnlab.core.errors import Interrupted, RunError, SpecError
-from attnlab.core.files import read_json
+from attnlab.core.files import new_name, read_json
 from attnlab.core.storage.store import Store, address
 from attnlab.explain.explaining import explain
 from attnlab.explain.page import write_answer
@@ -266,7 +266,7 @@ def test_a_store_that_fails_now_and_then_costs_no_number(study, machine, undistu
     fail(lambda nth: at_work.is_running and nth % 7 < 4)
     run_study(study, URL, executor=at_work, watcher=told)
     assert numbers(local(URL)) == numbers(copy) == undisturbed
-    assert any("is sent later" in text for text in told.alarmed), told.alarmed
+    assert any("cannot be reached" in text and "is sent later" in text for text in told.alarmed), told.alarmed
 
 
 def test_a_store_that_fails_for_good_ends_a_study_and_the_same_command_sends_it(study, machine, undisturbed, fail):
@@ -471,6 +471,23 @@ def test_a_checkpoint_that_is_replaced_while_it_is_packed_is_sent_later(run, s3,
     assert s3.info("bucket/runs/stored/plain/seed-0/last.tar")["ETag"] == before
     Mirror(URL, "work").push("plain/seed-0")
     assert s3.info("bucket/runs/stored/plain/seed-0/last.tar")["ETag"] != before
+
+
+def test_a_folder_that_goes_while_files_are_listed_stops_nothing(run, s3, monkeypatch):
+    going, listing = new_name(run / "last"), os.scandir
+    going.mkdir()
+    (run / "metrics.jsonl").write_text("more")
+
+    def without(folder="."):
+        if str(folder) == str(going) and going.exists():
+            going.rmdir()
+        return listing(folder)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", without)
+        Mirror(URL, "work").push("plain/seed-0")
+    assert not going.exists()
+    assert s3.cat("bucket/runs/stored/plain/seed-0/metrics.jsonl") == b"more"
 
 
 def test_who_was_taken_over_sends_nothing(run, machine, s3):

@@ -7,6 +7,7 @@ since takes the place of what lies here, as a whole.
 
 from __future__ import annotations
 
+import os
 import shutil
 import tarfile
 import tempfile
@@ -180,8 +181,12 @@ class CopiedFiles:
         write_json(self._index, {"own": self._own, "base": self._base, "files": self._known})
 
     def _files(self) -> dict[str, Path]:
-        """The files here that have objects of their names."""
-        found = self._folder.rglob("*") if self._prefix else (*self._folder.glob("*"), *self._folder.glob("*/*"))
+        """The files here that have objects of their names; folders that a run replaces meanwhile are passed over."""
+        found = list[Path]()
+        for folder, below, names in os.walk(self._folder):
+            found += [Path(folder, name) for name in names]
+            if not self._prefix and Path(folder) != self._folder:
+                below.clear()  # what is deeper belongs to runs
         names = {path.relative_to(self._folder).as_posix(): path for path in found if path.is_file()}
         return {name: path for name, path in names.items() if _counts(Path(name))}
 
