@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, final
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,9 @@ from attnlab.core.machine import within_memory
 from attnlab.inspection.drawing.pieces import drawn, facts
 from attnlab.inspection.memory import FusedRecurrence, kept_bytes
 
+T = TypeVar("T")
 Loss = Callable[[Tensor], Tensor]
+NOT_ON_META = "counted on the CPU, as the model does not run on the meta device, which is no fault ({})"
 WARM_UP_STEPS = 2  # the first steps also allocate memory and choose kernels
 
 
@@ -110,19 +112,9 @@ def cost(
     factory = partial(copy.deepcopy, model) if isinstance(model, nn.Module) else model
     inputs = (inputs,) if isinstance(inputs, Tensor) else inputs
     count = partial(_count, factory, inputs, tokens or _positions(inputs), loss)
-    try:
-        return count(device="meta")
-    except SpecError:  # it cannot be built anywhere
-        raise
-    except Exception as error:  # a person's module may raise anything
-        why = _first_line(error)
-        reason = f"counted on the CPU, as the model does not run on the meta device, which is no fault ({why})"
-    try:
-        return count(device="cpu", notes=(reason,))
-    except AttnlabError:
-        raise
-    except Exception as error:
-        raise ModuleError(f"the model cannot be run on this batch: {_first_line(error)}") from error
+    return _on_meta_or_cpu(
+        lambda device, why: count(device=device, not_on_meta=why), "the model cannot be run on this batch"
+    )
 
 
 def count_parameters(model: nn.Module) -> int:
@@ -144,22 +136,34 @@ def count_parameters(model: nn.Module) -> int:
 def parameters_of(factory: Callable[[], nn.Module]) -> int:
     """How many parameters a model has that a function builds; no number is drawn where it can be built without."""
 
-    def built_on(device: str) -> int:
-        with within_memory(), torch.random.fork_rng(devices=[]), torch.device(device):
+    def built_on(device: str, _: str) -> int:
+        with _kept_apart(device):
             return count_parameters(factory())
 
+    return _on_meta_or_cpu(built_on, "the model cannot be built")
+
+
+def _on_meta_or_cpu(attempt: Callable[[str, str], T], fails: str) -> T:
+    """What an attempt gives on the meta device, else on the CPU, where it is told why."""
     try:
-        return built_on("meta")
+        return attempt("meta", "")
     except SpecError:  # it cannot be built anywhere
         raise
-    except Exception:  # a person's module may raise anything
-        pass
+    except Exception as error:  # a person's module may raise anything
+        why = _first_line(error)
     try:
-        return built_on("cpu")
+        return attempt("cpu", why)
     except AttnlabError:
         raise
     except Exception as error:
-        raise ModuleError(f"the model cannot be built: {_first_line(error)}") from error
+        raise ModuleError(f"{fails}: {_first_line(error)}") from error
+
+
+@contextlib.contextmanager
+def _kept_apart(device: str) -> Iterator[None]:
+    """Build on a device, within the memory that there is, and leave the caller's random numbers as they are."""
+    with within_memory(), torch.random.fork_rng(devices=[]), torch.device(device):
+        yield
 
 
 def seconds_per_step(
@@ -224,10 +228,10 @@ def _count(
     loss: Loss,
     *,
     device: str,
-    notes: tuple[str, ...] = (),
+    not_on_meta: str,
 ) -> Cost:
     """Build the model on a device and run it twice: for its FLOPs, then for its memory."""
-    with within_memory(), torch.random.fork_rng(devices=[]), torch.device(device):
+    with _kept_apart(device):
         built = factory()
         parameters = count_parameters(built)  # before the move to meta, which gives every place a tensor of its own
         model = built.to(device).train()
@@ -244,7 +248,7 @@ def _count(
         parameters=parameters,
         flops_per_token=(counter.get_total_flops() + recurrence.flops) / tokens,
         activation_bytes=total(),
-        notes=notes,
+        notes=(NOT_ON_META.format(not_on_meta),) if not_on_meta else (),
     )
 
 

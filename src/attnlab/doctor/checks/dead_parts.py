@@ -47,7 +47,6 @@ from attnlab.strangers.trying.trial import Trial, sight_of
 ID = "dead-parts"
 _SHOWN = 4  # names in one sentence
 _CANCELLED = 1e-12  # of the largest gradient: what rounding leaves of a sum that is zero
-_ADDITIONS = frozenset({"add", "add_"})
 _SMALLEST_BLOCK = 16  # a dead head is at least this part (1/16) of a projection
 _ASKS = re.compile(r"(^|[._ ])(w_?|to_?)?(q|k|qk|query|key|queries|keys)(_?(proj|lin|layer)\w*)?\b", re.IGNORECASE)
 """Names of what makes queries or keys."""
@@ -444,7 +443,8 @@ def _only_added(tape: Tape, name: str) -> bool:
         waiting += following
         seen |= set(following)
     return bool(reads) and all(
-        event.call in _ADDITIONS and min(one.numel() for one in event.inputs) < event.output.numel() for event in reads
+        event.call.rstrip("_") == "add" and min(one.numel() for one in event.inputs) < event.output.numel()
+        for event in reads
     )
 
 

@@ -188,13 +188,12 @@ class Classify:
         """The mean cross-entropy of a batch in nats per item."""
         return self._judge.mean_loss(self._answers(outputs, batch), batch.targets.view(-1, 1), label_smoothing)
 
-    def _tally(self, predict: Predict, batches: Iterable[Batch]) -> Tally:
-        one_each = (Batch(batch.inputs, batch.targets.view(-1, 1)) for batch in batches)
-        return self._judge.tally(lambda batch: self._answers(predict(batch), batch), one_each)
+    def _tally(self, answer: Predict, batches: Iterable[Batch]) -> Tally:
+        return self._judge.tally(answer, (Batch(batch.inputs, batch.targets.view(-1, 1)) for batch in batches))
 
     def accuracy(self, predict: Predict, batches: Iterable[Batch]) -> float:
         """The share of items classified right in batches of the training part."""
-        return self._tally(predict, batches).accuracy
+        return self._tally(lambda batch: self._answers(predict(batch), batch), batches).accuracy
 
     def evaluate(self, predict: Predict, part: str) -> dict[str, float]:
         """The metrics over a whole held-out part."""
@@ -202,9 +201,9 @@ class Classify:
         prefix, judged = PREFIXES[part], list[tuple[Tensor, Tensor]]()
 
         def answer(batch: Batch) -> Tensor:
-            outputs = predict(batch)
-            judged.append(_how_sure(self._answers(outputs, batch)[:, 0], batch.targets.flatten()))
-            return outputs
+            answers = self._answers(predict(batch), batch)
+            judged.append(_how_sure(answers[:, 0], batch.targets.flatten()))
+            return answers
 
         tally = self._tally(answer, (self._batch(*some) for some in self._items.parts[part].in_turn()))
         found = {f"{prefix}_loss": tally.mean_loss, f"{prefix}_accuracy": tally.accuracy}
