@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+RUNS := $(VENV)/.runs
 STAMP := $(VENV)/.installed
 RESULTS := benchmarks/results
 MINIMUM := build/minimum
@@ -16,15 +17,19 @@ FAST := tests/core tests/cli/test_cli.py tests/text tests/nn/test_scores.py test
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(RUNS): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "attnlab needs Python >= 3.11; set PYTHON=")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt "pip>=25.1"
-	$(BIN)/python -m pip install --quiet -c constraints.txt --group dev -e .
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	touch $(RUNS)
+
+$(STAMP): $(RUNS)
+	$(BIN)/python -m pip install --quiet -c constraints.txt --group dev
 	touch $(STAMP)
 
-demo: setup
-	$(BIN)/attnlab run shapes --seeds 3-5
+demo: $(RUNS)
+	$(BIN)/attnlab run shapes --scale demo
 
 lint: setup
 	$(BIN)/ruff format --check src tests
@@ -59,7 +64,7 @@ test-wheel: # a wheel made from the sdist runs a study in an environment that ho
 	$(ALONE)/bin/python -m build --outdir dist .
 	$(ALONE)/bin/python -m venv --clear $(ALONE)
 	$(ALONE)/bin/python -m pip install --quiet -c constraints.txt dist/attnlab-*.whl
-	cd $(ALONE) && bin/attnlab run shapes --seeds 3-5 --out runs
+	cd $(ALONE) && bin/attnlab run shapes --scale demo --out runs
 
 docs: setup # the site, into site/; it opens without a network
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

@@ -11,6 +11,7 @@ import pytest
 
 from attnlab.core.contracts import Metric
 from attnlab.studies.define.looks import Seeds, levels_of, looks_of
+from attnlab.studies.define.study import load_study
 from attnlab.studies.judge.luck import Tuned
 from attnlab.studies.judge.verdicts import Look, verdicts
 from tests.scripts import loaded
@@ -88,11 +89,12 @@ def test_a_changed_number_would_be_found():
     assert make_results.filled(changed) == text
 
 
-def test_the_demo_leaves_as_many_comparisons_open_as_the_readme_says():
+def test_the_demo_decides_what_it_compares():
+    demo, seeds = load_study("shapes", scale="demo"), Seeds(at_least=3, at_most=5)
+    assert f"attnlab run {demo.name} --scale {demo.scale}\n" in (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert demo.rules.seeds == seeds
     report = json.loads((ROOT / "docs" / "studies" / "shapes" / "report.json").read_text(encoding="utf-8"))
-    contrasts = [(one["variant"], one.get("baseline") or report["rules"]["baseline"]) for one in report["verdicts"]]
-    looks = looks_of(Seeds(at_least=3, at_most=5))
-    assert "attnlab run shapes --seeds 3-5\n" in (ROOT / "Makefile").read_text(encoding="utf-8")
+    looks = looks_of(seeds)
     runs, tuned = {}, {}
     for one in report["variants"]:
         runs[one["name"]] = dict(enumerate(one["metrics"]["test_mse"]["values"]))
@@ -100,17 +102,17 @@ def test_the_demo_leaves_as_many_comparisons_open_as_the_readme_says():
         tuned[one["name"]] = Tuned(chosen, scores, tried, dict(enumerate(one["metrics"]["val_mse"]["values"])), "lower")
     found = verdicts(
         runs,
-        contrasts,
+        demo.contrasts,
         metric=Metric("test_mse", "", "lower"),
         smallest_effect=report["rules"]["smallest_effect"],
-        looks=tuple(map(Look, looks, levels_of(looks, len(contrasts), 0.05))),
+        looks=tuple(map(Look, looks, levels_of(looks, len(demo.contrasts), 0.05))),
         tuned=tuned,
     )
-    left = [(one.variant, one.baseline) for one in found if one.verdict == "undecided"]
-    plain, dilated = "CNN (sees 21 of 100)", "dilated CNN (sees all 100)"
-    assert left == [("CNN + attention", dilated), ("LSTM over positions", plain)]
-    said = "leave two of the four comparisons undecided, attention against the dilated network and the LSTM"
-    assert said in " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    plain = "CNN (sees 21 of 100)"
+    assert [(one.variant, one.baseline, one.verdict) for one in found] == [
+        ("CNN + attention", plain, "better"),
+        ("dilated CNN (sees all 100)", plain, "better"),
+    ]
 
 
 LABELS = {"In words.", "How sure."}
