@@ -73,10 +73,20 @@ def test_a_verdict_is_printed_where_no_report_can_be_written(capfd, monkeypatch,
 
     monkeypatch.setattr("attnlab.studies.report.write_report", refuse)
     results = shapes()
+    (tmp_path / "rules.json").write_text("{}")
     for json_wanted, shown in ((False, headline(results).split()[0]), (True, '"question":')):
         with pytest.raises(RunError, match="cannot write"):
             report_and_show(results, tmp_path, json=json_wanted)
         assert shown in capfd.readouterr().out
+
+
+@pytest.mark.usefixtures("in_process")
+def test_no_report_takes_the_place_of_a_folder_that_was_moved_away(capfd, tmp_path):
+    results = shapes()
+    with pytest.raises(RunError, match="no study's folder any more"):
+        report_and_show(results, tmp_path / "moved", json=False)
+    assert headline(results).split()[0] in capfd.readouterr().out
+    assert not (tmp_path / "moved").exists()
 
 
 def test_one_seed_runs_and_shows_nothing(study, capfd):
