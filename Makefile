@@ -21,11 +21,11 @@ $(RUNS): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "attnlab needs Python >= 3.11; set PYTHON=")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet -c constraints.txt "pip>=25.1"
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e .
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[web]"
 	touch $(RUNS)
 
 $(STAMP): $(RUNS)
-	$(BIN)/python -m pip install --quiet -c constraints.txt --group dev
+	$(BIN)/python -m pip install --quiet -c constraints.txt --group dev -e .
 	touch $(STAMP)
 
 demo: $(RUNS)
