@@ -254,6 +254,7 @@ def test_wrong_use_is_exit_code_2_and_a_sentence(arguments, expected, capfd):
         (MemoryError(), "this asks for more memory than there is (MemoryError); choose smaller sizes"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "this asks for more memory than there"),
         (RecursionError("maximum recursion depth exceeded"), "nested too deeply to be worked with; make it flatter"),
+        (RuntimeError("can't start new thread"), "no thread can be started: there is no memory for one"),
     ],
 )
 def test_what_is_too_large_is_a_sentence(monkeypatch, capfd, error, expected):

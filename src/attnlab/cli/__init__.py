@@ -127,6 +127,8 @@ def _too_large(error: Exception, errors: Terminal) -> int:
         said = "something given is nested too deeply to be worked with; make it flatter"
     elif isinstance(error, MemoryError) or re.search(f"{NO_MEMORY}|out of memory", str(error)):
         said = f"this asks for more memory than there is ({text_of(error)}); {SMALLER}"
+    elif "can't start new thread" in str(error):  # what Python says of either limit
+        said = "no thread can be started: there is no memory for one, or as many run as may (ulimit -v, ulimit -u)"
     else:
         raise error
     _print(said, errors)
