@@ -68,12 +68,11 @@ def test_run_prints_the_verdict_and_the_path_of_the_report(study, capfd):
 
 @pytest.mark.usefixtures("in_process")
 def test_a_verdict_is_printed_where_no_report_can_be_written(capfd, monkeypatch, tmp_path):
-    def refuse(*_):
+    def refuse(*_, **__):
         raise RunError("cannot write")
 
     monkeypatch.setattr("attnlab.studies.report.write_report", refuse)
     results = shapes()
-    (tmp_path / "rules.json").write_text("{}")
     for json_wanted, shown in ((False, headline(results).split()[0]), (True, '"question":')):
         with pytest.raises(RunError, match="cannot write"):
             report_and_show(results, tmp_path, json=json_wanted)

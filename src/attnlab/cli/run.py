@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from attnlab.cli.terminal import Terminal, holds_all_characters
 from attnlab.cli.words import Folder, Scale, StudyName, Whole
-from attnlab.core.errors import RunError, SpecError
+from attnlab.core.errors import SpecError
 
 
 def run(
@@ -171,15 +171,11 @@ def default_folder(name: str, scale: str | None) -> Path:
 
 def report_and_show(results: Any, folder: Path, *, json: bool) -> None:
     """Write a study's report, and print its verdict for a person or the report for a program, if need be unwritten."""
-    from attnlab.core.storage.store import address
     from attnlab.studies.report import report, write_report
-    from attnlab.studies.run.folder import RULES
 
     page = None
     try:
-        if isinstance(own := address(folder), Path) and not (own / RULES).exists():
-            raise RunError(f"{folder} is no study's folder any more, so the report was not written")
-        page = write_report(results, folder)
+        page = write_report(results, folder, beside_rules=True)
     finally:
         if json:
             print_json(report(results))

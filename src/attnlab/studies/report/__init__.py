@@ -11,18 +11,20 @@ import json
 import os
 from pathlib import Path
 
+from attnlab.core.errors import RunError
 from attnlab.core.files import replace_file, writing
 from attnlab.inspection.drawing.pieces import Drawn
 from attnlab.studies.judge.results import StudyResults
 from attnlab.studies.report.content import report
 from attnlab.studies.report.terminal import verdict_table
 from attnlab.studies.report.words import headline
+from attnlab.studies.run.folder import RULES
 from attnlab.studies.storage.mirror import deliver
 
 __all__ = ["draw_report", "headline", "report", "verdict_table", "write_figures", "write_report"]
 
 
-def write_report(results: StudyResults, folder: str | os.PathLike[str]) -> Path:
+def write_report(results: StudyResults, folder: str | os.PathLike[str], *, beside_rules: bool = False) -> Path:
     """Write the report of a study in all its forms.
 
     Parameters
@@ -32,6 +34,8 @@ def write_report(results: StudyResults, folder: str | os.PathLike[str]) -> Path:
     folder : path
         Where to write ``report.html``, ``report.md``, ``report.json`` and ``charts/``; created if missing. Of a folder
         in an object store they are written there, and into a copy on this machine.
+    beside_rules : bool, default False
+        Whether the folder must be a study's own, as it may have been moved away since it was read.
 
     Returns
     -------
@@ -41,7 +45,7 @@ def write_report(results: StudyResults, folder: str | os.PathLike[str]) -> Path:
     Raises
     ------
     RunError
-        If the folder cannot be written.
+        If the folder cannot be written, or should be a study's and is none.
     """
     from attnlab.studies.report.figures import figures
     from attnlab.studies.report.html import page
@@ -56,6 +60,8 @@ def write_report(results: StudyResults, folder: str | os.PathLike[str]) -> Path:
         "report.html": page(results, drawn).encode(),
     }
     target = deliver(folder, files)
+    if beside_rules and not (target / RULES).exists():
+        raise RunError(f"{target} is no study's folder any more, so the report was not written")
     with writing(target):
         for name, content in files.items():
             replace_file(target / name, content)
