@@ -6,6 +6,7 @@ import contextlib
 from concurrent.futures import Future
 
 import pytest
+import torch
 
 from attnlab.benchmarks import seeds
 from attnlab.core.errors import SpecError
@@ -37,6 +38,13 @@ def here(monkeypatch):
 
 
 @pytest.mark.usefixtures("short")
+def test_processes_take_one_thread_each():
+    with seeds._process() as process:
+        assert process.submit(torch.get_num_threads).result() == 1
+        assert seeds._side_by_side("shapes-cnn", [range(1)], [process], False, Setting()) > 0.0
+
+
+@pytest.mark.usefixtures("short", "here")
 def test_every_way_is_measured():
     (three,) = seeds.bench_seeds("shapes-cnn", rounds=1, counts=(3,))
     assert list(three.rows) == [

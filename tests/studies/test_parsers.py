@@ -100,7 +100,7 @@ def folder(tmp_path_factory):
             },
         },
         "rules": {"metric": "val_f1", "tune_by": "val_loss", "budget": {"steps": 80}, "seeds": 1},
-        "training": {"lr": 1e-2},
+        "training": {"lr": 1e-2, "evaluate_every": 40},
     }
     study["rules"]["smallest_effect"] = 1.0
     with pytest.MonkeyPatch.context() as patch:

@@ -30,7 +30,7 @@ from attnlab.explain.stages import knowing
 from attnlab.studies.define.study import parse_study
 from attnlab.studies.execute import run_study
 from attnlab.studies.judge.collect import read_results
-from attnlab.studies.run import mirrored
+from attnlab.studies.run import cluster, mirrored
 from attnlab.studies.run.cluster import Ray
 from attnlab.studies.run.executor import InProcess, Job
 from attnlab.studies.run.lease import ObjectSign, lease
@@ -229,11 +229,12 @@ def test_what_was_deleted_in_the_store_is_begun_anew(study, machine, s3, ran):
     assert (copy / "plain/seed-0/result.json").exists()
 
 
-def test_a_study_on_a_cluster_lies_in_a_store(study, machine, undisturbed):
+def test_a_study_on_a_cluster_lies_in_a_store(study, machine, undisturbed, monkeypatch):
     pytest.importorskip("ray")
+    monkeypatch.setattr(cluster, "usable_cores", lambda: 1)  # one process for all runs
     copy = machine("driver")
-    with Ray() as cluster:
-        run_study(study, URL, executor=cluster)
+    with Ray() as executor:
+        run_study(study, URL, executor=executor)
     assert numbers(copy) == undisturbed
     assert not (copy / "plain/seed-0/last").exists()  # nodes have sent it; who judges does not need it
     assert (copy.parents[4] / "nodes/s3/bucket/runs/stored/plain/seed-0/last").exists()

@@ -24,6 +24,12 @@ NO_SECONDS = "with a target the budget must be in steps, tokens or flops: second
 TEXT = "the cat sat on the mat, and the dog lay on the log; " * 40
 
 
+@pytest.fixture(autouse=True)
+def short_turns(monkeypatch):
+    """Time few steps at a time: that they are timed in turns shows all the same."""
+    monkeypatch.setattr(clock, "TURN_S", 0.01)
+
+
 @pytest.fixture
 def timed(tmp_path):
     """Return a study about time on a text of one sentence, with variants that differ in batch, context and budget."""

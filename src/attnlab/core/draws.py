@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from attnlab.core.generators import seed_generators
+
 
 def drawn_by_name(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     """Build a model whose every parameter and buffer is drawn from the seed and its name.
@@ -37,25 +39,23 @@ def drawn_by_name(make: Callable[[], nn.Module], seed: int) -> nn.Module:
     """
     for _ in range(2):
         model = _drawn_twice(make, seed)
-        torch.manual_seed(seed)
+        seed_generators(seed)
         if model is not None:
             return model
     model = make()
-    torch.manual_seed(seed)
+    seed_generators(seed)
     return model
 
 
 def _drawn_twice(make: Callable[[], nn.Module], seed: int) -> nn.Module | None:
     """The model of a second call, drawn by the names that the first one showed; None if they do not draw the same."""
-    torch.manual_seed(seed)
+    seed_generators(seed)
     with _Draws() as first:
         model = make()
     names = _names(first.drawn, model)
     del model
-    torch.manual_seed(seed)
-    # of the CPU's generator alone where there is no other: `torch.manual_seed` writes down the stack for those to come
-    reseed = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
-    with _Draws(lambda index: reseed(_seed_of(seed, names, index))) as second:
+    seed_generators(seed)
+    with _Draws(lambda index: seed_generators(_seed_of(seed, names, index))) as second:
         model = make()
     return model if [one.shape for one in first.drawn] == [one.shape for one in second.drawn] else None
 

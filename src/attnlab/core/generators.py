@@ -13,6 +13,16 @@ RANDOM = "random."
 """Before the names of the generators' states, beside the optimizers' names in a checkpoint."""
 
 
+def seed_generators(seed: int) -> None:
+    """Start torch's global generators anew, as `torch.manual_seed` does.
+
+    Without an accelerator there is the CPU's alone, and `torch.manual_seed` would write down the stack for each kind of
+    device to come.
+    """
+    start = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
+    start(seed)
+
+
 def generator_states() -> dict[str, Tensor]:
     """The states of torch's global generators, of the CPU and of the current CUDA device if it is in use."""
     states = {f"{RANDOM}cpu": torch.get_rng_state()}

@@ -136,16 +136,17 @@ def lent_in(name: str) -> str:
 def _top(path: Path) -> Path:
     """The top folder of the package a file lies in; its own folder where it lies in none."""
     folder = path.parent
-    for _ in range(_relative_levels(path) - 1):
+    for _ in range(_relative_levels(path.read_bytes()) - 1):
         folder = folder.parent
     while (folder / "__init__.py").exists() and (folder.parent / "__init__.py").exists():
         folder = folder.parent
     return folder
 
 
-def _relative_levels(path: Path) -> int:
-    """How many folders up its relative imports reach: 1 is its own folder, 0 that there are none."""
-    nodes = ast.walk(tree_of(path.read_bytes()))
+@functools.lru_cache(maxsize=256)  # asked for with every module that is built
+def _relative_levels(source: bytes) -> int:
+    """How many folders up the relative imports of a file reach: 1 is its own folder, 0 that there are none."""
+    nodes = ast.walk(tree_of(source))
     return max((node.level for node in nodes if isinstance(node, ast.ImportFrom)), default=0)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import pydantic
 
@@ -15,6 +16,21 @@ from attnlab.core.constructors.words import glossary_word
 from attnlab.core.errors import SpecError, nearest
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+T = TypeVar("T")
+
+
+def _remembered(look: Callable[..., T]) -> Callable[..., T]:
+    """Look only once: a study asks the same of the same constructors thousands of times."""
+    known = functools.lru_cache(maxsize=512)(look)
+
+    @functools.wraps(look)
+    def remembered(*asked: Any) -> T:
+        try:
+            return known(*asked)
+        except TypeError:  # perhaps it cannot be hashed
+            return look(*asked)
+
+    return remembered
 
 
 def signature_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -22,6 +38,10 @@ def signature_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
     A class that takes ``*args, **kwargs`` alone hands them on: it has those of the class above it.
     """
+    return dict(_class_signature(factory, factory.__init__) if isinstance(factory, type) else _signature(factory))
+
+
+def _signature(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     try:
         parameters = dict(inspect.signature(factory).parameters)
     except ValueError:  # a builtin without a signature
@@ -31,6 +51,12 @@ def signature_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
             break
         parameters = dict(inspect.signature(parent).parameters)
     return parameters
+
+
+@_remembered
+def _class_signature(factory: type, _constructor: Any) -> dict[str, inspect.Parameter]:
+    """As `_signature`, of a class for as long as it has this constructor."""
+    return _signature(factory)
 
 
 def _parents(factory: Callable[..., Any]) -> list[type]:
@@ -78,12 +104,17 @@ def _convert(name: str, value: Any, hint: Any) -> tuple[Any, str]:
     if isinstance(value, Settings):
         return value, ""  # it stands for whatever class of configs is meant
     try:
-        adapter = pydantic.TypeAdapter(hint, config=pydantic.ConfigDict(arbitrary_types_allowed=True))
-        return adapter.validate_python(value, strict=True), ""
+        return _adapter(hint).validate_python(value, strict=True), ""
     except pydantic.ValidationError as error:
         return value, f"'{name}' must be {_in_words(hint)}; got {value!r} ({error.errors()[0]['msg']})"
     except pydantic.errors.PydanticUserError:
         return value, ""  # an annotation pydantic cannot check, in a person's own class
+
+
+@_remembered
+def _adapter(hint: Any) -> pydantic.TypeAdapter[Any]:
+    """What checks values against an annotation."""
+    return pydantic.TypeAdapter(hint, config=pydantic.ConfigDict(arbitrary_types_allowed=True))
 
 
 def _in_words(hint: Any) -> str:
@@ -111,7 +142,12 @@ def hints_of(factory: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of a constructor, none where they cannot be resolved; a share that is called int is a float."""
     target = factory.__init__ if isinstance(factory, type) else factory
     try:
-        hints = typing.get_type_hints(target)
+        hints = _hints(target)
     except (NameError, TypeError, AttributeError):
         return {}
     return {name: float if hint is int and glossary_word(name) == "dropout" else hint for name, hint in hints.items()}
+
+
+@_remembered
+def _hints(target: Callable[..., Any]) -> dict[str, Any]:
+    return typing.get_type_hints(target)

@@ -13,6 +13,7 @@ from torch import nn
 from attnlab.core.contracts import StudyTask
 from attnlab.core.errors import DataError, SpecError
 from attnlab.core.files import read_json
+from attnlab.core.generators import seed_generators
 from attnlab.models.from_checkpoint import TOKENIZER, open_once
 from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.studies.using.trained import Trained
@@ -43,7 +44,7 @@ class MeasuredModel:
     def built_untrained(self) -> nn.Module:
         """The same model before its first step, in evaluation mode; the same one at every call."""
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
+            seed_generators(0)
             return build_model(self.untrained, self.task).eval()
 
 

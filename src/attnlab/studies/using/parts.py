@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from attnlab.core.contracts import Batch, StudyTask
 from attnlab.core.errors import ModuleError, RunError
+from attnlab.core.generators import seed_generators
 from attnlab.core.sizes import require_known, require_positive
 from attnlab.inspection.behaviour import HeadScores, Thresholds, head_scores, kinds, thresholds
 from attnlab.inspection.capture import capture
@@ -274,7 +275,7 @@ def usual_patterns(untrained: Callable[[], nn.Module], batch: Batch, separating:
     scores = []
     for seed in range(UNTRAINED):
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+            seed_generators(seed)
             model = untrained().eval()
         scores.append(_scores(model, attention_on(model, batch), batch, separating))
     return thresholds(scores)

@@ -19,7 +19,7 @@ from attnlab.core.build import parse
 from attnlab.core.contracts import Attempt, Batch, Judge, Task
 from attnlab.core.errors import Interrupted, SpecError
 from attnlab.core.files import finite
-from attnlab.core.generators import Generators, generator_for
+from attnlab.core.generators import Generators, generator_for, seed_generators
 from attnlab.core.machine import environment
 from attnlab.training.devices.division import Division, divide
 from attnlab.training.devices.ranks import AbstractRanks, Alone
@@ -162,7 +162,7 @@ class Trainer:
     def restore(self) -> None:
         """Seed the generators, and take over what an earlier run left."""
         self.generators.give_to(self)
-        torch.manual_seed(self.seed)
+        seed_generators(self.seed)
         self.model.train()
         self.divide()
         found = self.keeper.resume(self.division.spread.owner, self.optimizer, self.average)
