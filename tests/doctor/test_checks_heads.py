@@ -533,3 +533,50 @@ class Windowed(nn.Module):
 def test_windows_as_long_as_the_model_is_wide_are_not_taken_for_channels(width, heads, length):
     exam = examine(Windowed(width, heads), d_in=width, d_out=width, length=length)
     assert not list(check_heads_mixed(exam))
+
+
+class Grouped(nn.Module):
+    """Four heads that share two keys and two values."""
+
+    def __init__(self, keys, values):
+        super().__init__()
+        torch.manual_seed(6)
+        self.orders = {"repeat": lambda x: x.repeat(1, 2, 1, 1), "interleave": lambda x: x.repeat_interleave(2, 1)}
+        self.keys, self.values = keys, values
+        self.q, self.kv, self.out = nn.Linear(D, D), nn.Linear(D, D), nn.Linear(D, D)
+
+    def forward(self, x):
+        q = self.q(x).unflatten(-1, (4, -1)).transpose(1, 2)
+        k, v = (one.unflatten(-1, (2, -1)).transpose(1, 2) for one in self.kv(x).chunk(2, -1))
+        k, v = self.orders[self.keys](k), self.orders[self.values](v)
+        return self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("keys", ["repeat", "interleave"])
+@pytest.mark.parametrize("values", ["repeat", "interleave"])
+def test_heads_that_share_keys_share_values(keys, values):
+    messages = [one.message for one in check_heads_mixed(examine(Grouped(keys, values)))]
+    assert len(messages) == (keys != values)
+    assert all("do not share values" in message for message in messages)
+
+
+class Shifted(nn.Module):
+    """Heads within windows of three positions, after a shift by one."""
+
+    def __init__(self, back):
+        super().__init__()
+        torch.manual_seed(7)
+        self.back, self.qkv, self.out = back, nn.Linear(D, 3 * D), nn.Linear(D, D)
+
+    def forward(self, x):
+        windows = x.roll(-1, 1).reshape(-1, 3, D)
+        q, k, v = self.qkv(windows).unflatten(-1, (3, 2, -1)).permute(2, 0, 3, 1, 4)
+        out = ((q @ k.mT / math.sqrt(D // 2)).softmax(-1) @ v).transpose(1, 2).reshape(x.shape)
+        return x + self.out(out.roll(self.back, 1))
+
+
+@pytest.mark.parametrize(("back", "words"), [(1, ""), (0, "of 0 at 11, of 1 at 0"), (-1, "of 0 at 10, of 1 at 11")])
+def test_windows_are_laid_back_as_they_were_cut(back, words):
+    findings = list(check_heads_mixed(examine(Shifted(back), length=12)))
+    assert len(findings) == bool(words)
+    assert all("not laid back" in one.message and words in one.evidence for one in findings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.doctor.bedside import examine
 from tests.doctor.little import Base, causal, examined
 from torch import nn
 from torch.nn import functional as F
@@ -363,3 +364,34 @@ def test_queries_and_keys_are_normalized_over_their_features(written, count):
     findings = list(check_normalization(examined(written)))
     assert [one.severity for one in findings] == ["error"] * count
     assert all("over the positions, not over their features" in one.message for one in findings)
+
+
+class Slots(nn.Module):
+    """Reads from learned slots."""
+
+    def __init__(self, axis, mixes_heads=False):
+        super().__init__()
+        torch.manual_seed(4)
+        self.axis, self.mixes_heads = axis, mixes_heads
+        self.ask, self.mix = nn.Linear(48, 16), nn.Linear(4, 4)
+        self.slots = nn.Parameter(torch.randn(16, 48))
+
+    def forward(self, x):
+        if self.mixes_heads:
+            heads = x.unflatten(-1, (4, 12)).transpose(1, 2)
+            weights = (heads @ heads.mT / 12**0.5).softmax(-1)
+            weights = self.mix(weights.movedim(1, -1)).movedim(-1, 1)
+            return (weights @ heads).transpose(1, 2).flatten(2)
+        return x + self.ask(x).softmax(self.axis) @ self.slots
+
+
+@pytest.mark.parametrize(("axis", "words"), [(-1, ""), (1, "over axis 1"), (0, "over axis 0")])
+def test_weights_of_learned_slots_sum_to_one_over_the_slots(axis, words):
+    findings = list(check_normalization(examine(Slots(axis), d_in=48, d_out=48)))
+    assert len(findings) == bool(words)
+    assert all(words in one.evidence and "16 learned vectors" in one.evidence for one in findings)
+
+
+def test_a_mixture_of_heads_is_no_memory():
+    findings = check_normalization(examine(Slots(-1, mixes_heads=True), d_in=48, d_out=48))
+    assert not [one for one in findings if "learned vectors" in one.message]

@@ -11,7 +11,7 @@ from torch import nn
 
 from attnlab.doctor.influence.padded import lengths_of, real_positions, telling
 from attnlab.doctor.influence.padding import check_padding
-from attnlab.strangers.calling.masking import LENGTHS, Masking
+from attnlab.strangers.calling.masking import LENGTHS, PAD_TOKEN, Masking
 from attnlab.strangers.calling.sources import Argument
 
 ADDED = replace(KEYS, encoding="float, 0 or -inf added to the scores", declared="True keeps", declared_by="its name")
@@ -374,6 +374,17 @@ class OfSeven(Translating):
         return super().forward(source, target) + 0 * source.view(-1, 7).sum()
 
 
+class Positioned(Translating):
+    """Its table of positions has no padding."""
+
+    def __init__(self, masked):
+        super().__init__(masked)
+        self.positions = nn.Embedding(40, D)
+
+    def forward(self, source, target):
+        return super().forward(source, target) + self.positions(torch.arange(source.size(1))).mean(0) * 0
+
+
 class Told(Translating):
     def forward(self, source, target, source_mask=None):
         return super().forward(source, target)
@@ -381,10 +392,12 @@ class Told(Translating):
 
 @pytest.mark.parametrize(
     ("kind", "masked", "wrong"),
-    [(Translating, False, 1), (Translating, True, 0), (Told, False, 0), (OfSeven, False, 0)],
+    [(Translating, False, 1), (Translating, True, 0), (Told, False, 0), (OfSeven, False, 0), (Positioned, False, 1)],
 )
-def test_padding_tokens_that_are_looked_at_are_found(kind, masked, wrong):
+@pytest.mark.parametrize("hides_its_own", [False, True])
+def test_padding_tokens_that_are_looked_at_are_found(kind, masked, wrong, hides_its_own):
     given = (Argument("source", "memory tokens", by_name=False, value=VOCAB), Argument("target", "x"))
-    exam = examine(kind(masked), **TOKENS)
+    own = Masking("target", "keys", PAD_TOKEN, "(batch, length)", at_end=True)
+    exam = examine(kind(masked), **TOKENS | ({"masks": (own,), "pad_token": 0} if hides_its_own else {}))
     findings = list(check_padding(exam.relying_on(replace(exam.convention, arguments=given))))
     assert ["3 padding tokens at the end of `source`" in one.evidence for one in findings] == [True] * wrong

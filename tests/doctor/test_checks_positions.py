@@ -371,3 +371,25 @@ def test_a_bias_may_tell_how_far_apart_positions_of_a_volume_are(right):
 
     findings = found(RelativeAttention(change), length=12, any_length=False)
     assert any(each.severity == "error" for each in findings) is not right
+
+
+class Patched(nn.Module):
+    """Pieces of an image and a token for the class, with as many positions as are asked for."""
+
+    def __init__(self, rows):
+        super().__init__()
+        torch.manual_seed(23)
+        self.patches, self.attend = nn.Conv2d(D, D, 2, 2), Scored()
+        self.cls, self.pos_embed = nn.Parameter(torch.randn(1, 1, D)), nn.Parameter(torch.randn(1, rows, D))
+
+    def forward(self, x):
+        x = self.patches(x).flatten(2).mT
+        return self.attend(torch.cat([self.cls.expand(x.size(0), -1, -1), x], 1) + self.pos_embed)[:, 0]
+
+
+@pytest.mark.parametrize("rows", [1, 10])
+def test_positions_tell_pieces_of_an_image_apart(rows):
+    messages = errors(Patched(rows), layout="image", length=36, pooled=True)
+    assert messages == (
+        ["the positions (pos_embed) are the same for every token: order stays invisible."] * (rows == 1)
+    )

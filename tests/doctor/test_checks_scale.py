@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from tests.doctor.bedside import examine
 from tests.doctor.little import Base, examined
 from torch import nn
 from torch.nn import functional as F
@@ -472,3 +473,23 @@ def test_scores_that_shrink_with_the_length_of_the_sequence_are_an_error():
     assert not list(check_scale(examined(ByItsLogarithm, length=11)))
     assert not [one for one in check_scale(examined(ByDistance, length=11)) if "length" in one.message]
     assert not list(check_scale(examined(ByLengthToo, length=11, any_length=False)))
+
+
+class InParts(Base):
+    """Scores are summed over the features of a head in two products, as where some of them are rotated."""
+
+    power = -0.5
+
+    def scores(self, q, k):
+        part = self.d // 4
+        apart = q[..., part:] @ k[..., part:].mT + q[..., :part] @ k[..., :part].mT
+        return apart * self.d**self.power
+
+
+@pytest.mark.parametrize(("power", "words"), [(-0.5, ""), (0, "are not scaled"), (-1, "are scaled twice")])
+def test_products_that_are_added_are_of_one_head(power, words):
+    module = type("Powered", (InParts,), {"power": power})()
+    width = module.q.in_features
+    messages = [one.message for one in check_scale(examine(module, text="", d_in=width, d_out=width))]
+    assert len(messages) == bool(words)
+    assert all(words in message for message in messages)

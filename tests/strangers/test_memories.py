@@ -347,3 +347,22 @@ class OptionalUnread(Optional):
 @pytest.mark.parametrize(("kind", "given"), [(Optional, True), (OptionalAlone, False), (OptionalUnread, False)])
 def test_a_memory_that_may_be_left_out_is_given_where_it_takes_nothing_from_sight(kind, given):
     assert ("memory" in [one.source for one in asked(kind()).arguments]) == given
+
+
+class Forecast(nn.Module):
+    """Twelve steps from the last ones; x: (batch, length, channels)."""
+
+    def __init__(self, seq_len=48):
+        super().__init__()
+        count = (seq_len - 8) // 4 + 1
+        self.proj, self.pos = nn.Linear(8, D), nn.Parameter(torch.randn(count, D))
+        self.head = nn.Linear(count * D, 12)
+
+    def forward(self, x):
+        patches = self.proj(x.mT.unfold(-1, 8, 4)) + self.pos  # of one patch as many by a broadcast
+        return self.head(patches.tanh().flatten(2)).mT
+
+
+def test_where_the_layout_that_is_said_runs_at_its_own_length_no_other_is_taken():
+    convention = asked(Forecast())
+    assert (convention.layout, convention.length, convention.slots) == ("batch-first", 48, 12)

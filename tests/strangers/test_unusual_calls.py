@@ -1274,3 +1274,39 @@ def test_what_is_taken_apart_is_no_image_though_it_holds_convolutions():
     convention = asked(OfSquares())
     assert convention.assumptions["called as"] == "forward(x=a tuple with the input in every place)"
     assert convention.layout == "batch-first"
+
+
+class MaskedState(nn.Module):
+    """A state asks what is real of a sequence; it cannot do without a mask."""
+
+    def __init__(self):
+        super().__init__()
+        self.ask, self.key = nn.Linear(STATE, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, hidden, encoder_outputs, mask):
+        scores = (self.key(encoder_outputs) @ self.ask(hidden).unsqueeze(2)).squeeze(2)
+        weights = scores.masked_fill(mask == 0, -1e4).softmax(1)
+        return torch.bmm(weights.unsqueeze(1), encoder_outputs).squeeze(1), weights
+
+
+class Interest(MaskedState):
+    """What of a history is of interest.
+
+    candidate: (batch, dim), facts: (batch, items, dim), mask: (batch, items)
+    """
+
+    def forward(self, candidate, facts, mask):
+        assert candidate.dim() == 2
+        assert facts.dim() == 3
+        return super().forward(candidate, facts, mask)[0]
+
+
+@pytest.mark.parametrize(("kind", "names"), [(MaskedState, ("hidden", "encoder_outputs")), (Interest, ())])
+def test_a_vector_asks_a_sequence_of_which_a_required_mask_hides_some(kind, names):
+    convention = asked(kind())
+    vector, sequence = names or ("candidate", "facts")
+    given = {one.parameter: one.source for one in convention.arguments}
+    assert given == {vector: "vector", sequence: "x"}
+    assert (convention.pooled, convention.d_out) == (True, WIDTH)
+    assert convention.key_mask is not None
+    assert convention.key_mask.obeyed

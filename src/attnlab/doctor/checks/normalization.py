@@ -18,7 +18,8 @@ from attnlab.doctor.over_features import chooses_summaries
 from attnlab.inspection.tape.attentions import TapedAttention, attentions
 from attnlab.inspection.tape.dependence import Dependence, dependence_of
 from attnlab.inspection.tape.tape import Tape, record
-from attnlab.inspection.tape.tracing import back_to
+from attnlab.inspection.tape.tracing import back_to, places_in
+from attnlab.inspection.tape.weighted_sums import Products, softmaxes, weighted_sums
 from attnlab.strangers.said.source import descriptions, is_torchs_own, source_of
 
 _ID = "normalization"
@@ -35,6 +36,8 @@ _DISTRIBUTION = re.compile(
 )
 """Words for weights that sum to one after some of them were dropped."""
 
+_PRODUCTS = frozenset({"mm", "bmm", "addmm", "baddbmm"})
+_REMEDY_LEARNED = "normalize over the axis that the product sums over: `softmax(dim=-1)` on scores (..., vectors)"
 _REMEDIES = {
     "queries": "normalize over the keys: `softmax(dim=-1)` on scores of shape (batch, heads, q_len, k_len)",
     "heads": "normalize over the keys, the last axis of the scores, not over the heads: `softmax(dim=-1)`",
@@ -45,7 +48,7 @@ _REMEDIES = {
 
 def check_normalization(exam: Examination) -> Iterator[Finding]:
     """Sum the weights of each attention over its keys, and look at what happens between softmax and values."""
-    found = [finding for each in with_own_memory(exam) for finding in _wrong(each)]
+    found = [finding for each in with_own_memory(exam) for finding in _wrong(each)] or list(_of_learned(exam))
     gravest = next((finding for finding in found if finding.severity == "error"), next(iter(found), None))
     if gravest is not None:
         yield from exam.as_meant([gravest], "no softmax")
@@ -62,6 +65,41 @@ def _wrong(exam: Examination) -> Iterator[Finding]:
             found = None if chooses_summaries(dependence, attention) else _judge(exam, tape, dependence, seen)
             if found is not None:
                 yield found
+
+
+def _of_learned(exam: Examination) -> Iterator[Finding]:
+    """The error of weights of learned vectors, such as the slots of a memory, that sum to one over another axis."""
+    tape = exam.usual_tape
+    dependence = dependence_of(tape, exam.convention)
+    sums = weighted_sums(tape, dependence, Products(tape, dependence))
+    of_input = {softmax.event for one in sums for softmax in one.softmaxes}  # which may be of heads that are mixed
+    for start in (one.event for one in softmaxes(tape, dependence) if one.event not in of_input):
+        output = tape.events[start].output
+        over = [axis for axis, size in enumerate(output.shape) if size > 1 and _is_one(output.sum(axis))]
+        rows = next(_multiplying_learned(tape, dependence, start), None) if over else None
+        if rows is not None and not _is_one(rows.sum(-1)):
+            sums_to = rows.sum(-1)
+            evidence = (
+                f"a softmax of shape {tuple(output.shape)} sums to one over axis {over[0]}; what multiplies the"
+                f" {rows.shape[-1]} learned vectors sums to {sums_to.min():.3g} to {sums_to.max():.3g}"
+            )
+            message = "The softmax runs over another axis than that of the learned vectors its weights are for."
+            yield Finding(_ID, "error", message, evidence, _REMEDY_LEARNED, _SOURCE)
+
+
+def _multiplying_learned(tape: Tape, dependence: Dependence, start: int) -> Iterator[Tensor]:
+    """Yield what a softmax gives, as the rows that multiply a learned matrix, if nothing changes it before."""
+    output = tape.events[start].output
+    for event in (tape.events[index] for index in sorted(tape.descendants(start))):
+        number = int(event.call in ("addmm", "baddbmm"))
+        if event.call in _PRODUCTS and dependence.is_learned(event, number + 1):
+            places, rows = places_in(tape, start, (event.index, number)), event.inputs[number]
+            if places is not None and bool((places >= 0).all()) and torch.equal(output.flatten()[places], rows):
+                yield rows
+
+
+def _is_one(sums: Tensor) -> bool:
+    return bool(((sums - 1).abs() <= _INEXACT).all())
 
 
 def _calls(exam: Examination) -> Iterator[tuple[Tape, Bool[Tensor, "batch length"] | None]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -29,6 +29,8 @@ from attnlab.strangers.calling.layouts import BATCH_INSIDE, FILMS, SPLIT
 
 _ID = "heads-mixed"
 _XCIT = "Vaswani 2017, arXiv:1706.03762, section 3.2.1; over features on purpose: Ali 2021 (XCiT), arXiv:2106.09681"
+_AINSLIE = "Ainslie 2023 (GQA), arXiv:2305.13245, section 2.2"
+_LIU = "Liu 2021 (shifted windows), arXiv:2103.14030, section 3.2"
 _SPLIT = "x.view(batch, length, n_heads, d_head).transpose(1, 2)"
 _MERGE = "out.transpose(1, 2).reshape(batch, length, n_heads * d_head)"
 _ACCEPT = "; if it is meant, accept it (--accept heads-mixed)"
@@ -56,6 +58,12 @@ TEXTS: Mapping[str, FindingText] = {
         f"view, then transpose: {_SPLIT}",
         VIEWS_MOVE_NOTHING,
     ),
+    "shared": FindingText(
+        "error",
+        "Heads that share keys do not share values: one of both was repeated in another order.",
+        "repeat keys and values alike, x.repeat_interleave(n_heads // n_kv_heads, dim=1)",
+        _AINSLIE,
+    ),
     "exchange": FindingText(
         "error",
         "A view does not exchange positions and features: every number stays where it is, and both are scrambled.",
@@ -67,6 +75,12 @@ TEXTS: Mapping[str, FindingText] = {
         "Merging the heads scrambles positions: an output is made of head outputs of other positions.",
         f"transpose, then reshape: {_MERGE}",
         VIEWS_MOVE_NOTHING,
+    ),
+    "laid elsewhere": FindingText(
+        "error",
+        "Windows are not laid back as they were cut: what a position asked for comes out at another one.",
+        "reverse after the attention what cut the windows: the same axes, and torch.roll by +shift after -shift",
+        _LIU,
     ),
 }
 """What -> its text; braces are filled with what was measured."""
@@ -85,6 +99,8 @@ _TRANSLATING = frozenset(
     }
 )
 """Operations after which another position may be seen; the trace of a row ends there."""
+_REORDERING = frozenset({"roll", "flip", "gather", "index", "index_select"})
+"""Those of them by which windows are laid back."""
 
 
 def check_heads_mixed(exam: Examination) -> Iterator[Finding]:
@@ -157,12 +173,12 @@ def _of_attentions(exam: Examination, dependence: Dependence) -> Iterator[Findin
     for attention in attentions(tape, exam.convention):
         found = _over_heads(exam, attention) or _over_features(exam, dependence, attention)
         found = found or _samples_mixed(dependence, attention)
-        found = found or _split(dependence, attention)
+        found = found or _split(dependence, attention) or _shared_unlike(attention)
         if exam.convention.layout not in (
             *FILMS,
             *BATCH_INSIDE,
         ):  # where frames, rows and columns are told apart by nothing
-            found = found or _merged(tape, dependence, attention)
+            found = found or _merged(tape, dependence, attention) or _laid_elsewhere(tape, dependence, attention)
         if found is not None:
             yield found
 
@@ -241,6 +257,26 @@ def _split(dependence: Dependence, attention: TapedAttention) -> Finding | None:
     return TEXTS["split"].finding(_ID, _evidence(attention, *next(iter(mixed.items()))), {"names": names})
 
 
+def _shared_unlike(attention: TapedAttention) -> Finding | None:
+    """The error for keys that other heads share than share the values, though there are as many of both."""
+    if attention.k is None:
+        return None
+    keys, values = _owners(attention.k), _owners(attention.v)
+    groups = set(keys)
+    if keys == values or len(groups) != len(set(values)) or not 1 < len(groups) < attention.n_heads:
+        return None
+    listed = " and ".join(
+        f"{name} are those of heads {owners}" for name, owners in (("keys", keys), ("values", values))
+    )
+    return TEXTS["shared"].finding(_ID, f"{listed}{_in(attention)}, head after head")
+
+
+def _owners(factors: Float[Tensor, "batch heads length features"]) -> list[int]:
+    """Of each head the first head that has the same."""
+    heads = list(factors.unbind(1))
+    return [next(first for first, other in enumerate(heads) if torch.equal(other, head)) for head in heads]
+
+
 def _merged(tape: Tape, dependence: Dependence, attention: TapedAttention) -> Finding | None:
     """The error for outputs whose rows are not the queries."""
     if attention.along != "positions":
@@ -249,6 +285,44 @@ def _merged(tape: Tape, dependence: Dependence, attention: TapedAttention) -> Fi
     if rows is None or not rows.mixed:
         return None
     return TEXTS["merge"].finding(_ID, _evidence(attention, "merged outputs", rows))
+
+
+def _laid_elsewhere(tape: Tape, dependence: Dependence, attention: TapedAttention) -> Finding | None:
+    """The error for windows whose outputs come out at other positions than their queries came from."""
+    pairing, length = attention.sources.pairing, dependence.length
+    batch, count, q_len, _ = attention.weights.shape  # heads of every window, one after the other
+    if batch != dependence.batch or q_len == length or count * q_len % length:
+        return None
+    behind = _behind(tape, dependence, attention, _REORDERING)
+    ends = [event for event in behind if _has_positions(event.output, dependence.batch, length)][-1:]
+    if not ends or pairing.queries is None or pairing.query_places is None:
+        return None
+    event, number = pairing.queries
+    before = tape.events[event].inputs[number]
+    moved: list[tuple[int, int]] = []
+    for position in tested_positions(length):
+        after = dependence.with_position(position)[event].inputs[number]
+        asking = differs(before, after).flatten()[pairing.query_places].any(3)  # (batch, heads, q_len)
+        (output,) = _replayed(tape, _all_rows(attention, _rows_moved(asking)), ends)
+        rows = _batch_first(differs(ends[0].output, output), dependence.batch, length).any(3)[0, 0].nonzero().flatten()
+        if (
+            int(asking.sum()) * length != count * q_len or len(rows) != 1
+        ):  # several positions are mixed before or behind
+            return None
+        moved += [(position, int(rows))] if int(rows) != position else []
+    if len(moved) <= (1 - _ENOUGH) * len(tested_positions(length)):
+        return None
+    listed = ", ".join(f"of {position} at {row}" for position, row in moved[:3])
+    return TEXTS["laid elsewhere"].finding(_ID, f"what comes of the query{_in(attention)} {listed} and so on")
+
+
+def _rows_moved(rows: Bool[Tensor, "batch heads q_len"]) -> Callable[[Tensor], Tensor]:
+    """A function that gives some rows other head outputs, in all heads."""
+
+    def moved(outputs: Tensor) -> Tensor:
+        return torch.where(rows[..., None], outputs + outputs.abs().max() + 1.0, outputs)
+
+    return moved
 
 
 def _evidence(attention: TapedAttention, name: str, rows: Rows) -> str:
@@ -406,15 +480,23 @@ def _ends(tape: Tape, dependence: Dependence, attention: TapedAttention) -> list
     """
     found: list[Event] = []
     ends: list[Event] = []
-    for index in sorted(tape.descendants(attention.outputs_index)):
-        event = tape.events[index]
-        if _mixes_positions(dependence, event):
-            break
+    for event in _behind(tape, dependence, attention):
         if event.call in _PRODUCTS and not ends:
             ends = found[-1:]
         if _has_positions(event.output, dependence.batch, attention.weights.shape[2]):
             found.append(event)
     return list(dict.fromkeys([*ends, *found[-1:]]))
+
+
+def _behind(
+    tape: Tape, dependence: Dependence, attention: TapedAttention, passing: Collection[str] = ()
+) -> Iterator[Event]:
+    """Yield what is made of the outputs of an attention, to the first event that mixes positions."""
+    for index in sorted(tape.descendants(attention.outputs_index)):
+        event = tape.events[index]
+        if event.call not in passing and _mixes_positions(dependence, event):
+            return
+        yield event
 
 
 _PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "mv"})

@@ -19,6 +19,7 @@ from attnlab.doctor.influence.masks import as_declared, has_effect
 from attnlab.doctor.influence.padded import FILLED, Side, lengths_of, real_positions, telling
 from attnlab.doctor.influence.steady import is_steady
 from attnlab.inspection.tape.attentions import attentions
+from attnlab.strangers.calling.masking import PAD_TOKEN
 from attnlab.strangers.calling.roles import roles_of
 from attnlab.strangers.calling.sources import MEMORY_LENGTH, Argument, laid_out
 from attnlab.strangers.said.topics import declared
@@ -81,6 +82,9 @@ def _judged(exam: Examination) -> Iterator[Finding]:
         if mixes and not has_effect(exam, exam.convention.key_mask):  # it may take a mask to look like an attention
             found = [replace(one, severity="warning", nature="set-up") for one in found]
         yield from found
+        pad = exam.convention.pad_token
+        if not found and pad is not None and exam.convention.key_mask.encoding == PAD_TOKEN:
+            yield from _said(exam, list(_by_pad_tokens_looked_at(exam, pad)), f"the padding token {pad}")
     elif exam.convention.takes == "tokens" and exam.convention.any_length:
         pad = _pad_token(exam)
         if pad is not None:
@@ -232,13 +236,12 @@ def _by_pad_tokens_looked_at(exam: Examination, pad: int) -> Iterator[_Change]:
     """What happens when padding tokens are added to tokens that are looked at, and no mask can tell of them."""
     if any(one.role.endswith("mask") or one.role == "lengths" for one in roles_of(exam.patient.module)):
         return
-    tables = [one for one in exam.patient.module.modules() if isinstance(one, nn.Embedding)]
-    if any(one.padding_idx is None for one in tables):  # one of them may be that of what is looked at
-        return
     for looked_at in (one for one in exam.convention.arguments if one.source == "memory tokens"):
         real = (pad + 1 + torch.arange(MEMORY_LENGTH) % max(1, (looked_at.value or 2) - 1)) % (looked_at.value or 2)
         padded = torch.cat([real, torch.full((FILLED,), pad)])
         try:
+            if {table.padding_idx is None for table in _tables_given(exam, looked_at, real)} != {False}:
+                continue
             apart = deviation(*(_looking_at(exam, looked_at, tokens) for tokens in (real, padded)))
         except ModuleError:  # it wants so many
             continue
@@ -247,12 +250,26 @@ def _by_pad_tokens_looked_at(exam: Examination, pad: int) -> Iterator[_Change]:
             yield _Change(done, apart, "of the largest output", of_content=False)
 
 
-def _looking_at(exam: Examination, changed: Argument, tokens: Tensor) -> Tensor:
+def _tables_given(exam: Examination, looked_at: Argument, tokens: Tensor) -> list[nn.Embedding]:
+    """The tables that are asked for some tokens where these are looked at, and for no others."""
+    module, found = exam.fresh(), []
+
+    def note(part: nn.Embedding, given: tuple[Tensor, ...], _output: Tensor) -> None:
+        found.extend([part] if torch.equal(given[0].unique(), tokens.unique()) else [])
+
+    for part in module.modules():
+        if isinstance(part, nn.Embedding):
+            part.register_forward_hook(note)
+    _looking_at(exam, looked_at, tokens, module)
+    return found
+
+
+def _looking_at(exam: Examination, changed: Argument, tokens: Tensor, module: nn.Module | None = None) -> Tensor:
     """The output with tokens of one's choice in the place of one argument, the same for every sample."""
     value = laid_out(tokens.expand(BATCH, -1), exam.convention.layout)
     constant = replace(changed, source="constant", value=value)
     arguments = tuple(constant if one is changed else one for one in exam.convention.arguments)
-    return exam.relying_on(replace(exam.convention, arguments=arguments)).run(exam.inputs())
+    return exam.relying_on(replace(exam.convention, arguments=arguments)).run(exam.inputs(), module=module)
 
 
 def _hidden_in_front(exam: Examination, pad: int) -> bool:

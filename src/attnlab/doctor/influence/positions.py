@@ -93,6 +93,7 @@ TEXTS: Mapping[str, FindingText] = {
 
 _BLOCKED = -1e4  # scores at or below this stand for a mask
 _ROUNDING = 1e-4  # of the range of the scores: tables of sines are often kept in float32
+_CLASS_TOKENS = 2  # at most: one for the class, one for what a teacher says
 _ROTARY = r"rotary|rope|freqs"
 _RELATIVE = r"relative|\brel_|rel_(pos|bias|emb)"
 _ALIBI = r"alibi"
@@ -119,9 +120,9 @@ def _errors(exam: Examination, claims: Claims, order: _Order | None) -> Iterator
     wrong = [] if dead or order is None or angles_told else list(_wrong_scores(claims, order))
     if dead or wrong:
         yield from dead or wrong
-    elif order is not None and order.hidden and not _are_given(exam):
+    elif order is not None and (order.hidden or _pieces_alike(exam, order)) and not _are_given(exam):
         asked_for = "" if claims.modules or claims.tensors else _asked_for(exam)
-        yield from accepted_by([_same_for_all(exam, claims)], asked_for, by="order is visible when it is built with")
+        yield from accepted_by([_same_for_all(order, claims)], asked_for, by="order is visible when it is built with")
 
 
 def _asked_for(exam: Examination) -> str:
@@ -276,20 +277,36 @@ def _is_constant(one: TapedAttention) -> bool | None:
     return _range(one.scores, allowed, 3) <= 1e-6 * max(1.0, float(one.scores[allowed].abs().max()))
 
 
-def _same_for_all(exam: Examination, claims: Claims) -> Finding:
+def _pieces_alike(exam: Examination, order: _Order) -> bool:
+    """Whether pieces of the input, such as patches of an image, look at each other, and are all alike then.
+
+    The order within a piece is seen, that of the pieces is not. Before them may be class tokens.
+    """
+    return bool(order.attentions) and all(_is_of_pieces_alike(exam, one) for one in order.attentions)
+
+
+def _is_of_pieces_alike(exam: Examination, one: TapedAttention) -> bool:
+    count, k_len = one.weights.shape[2:]
+    if one.scores is None or count != k_len or count == exam.convention.length or count <= _CLASS_TOKENS + 1:
+        return False
+    pieces = replace(one, scores=one.scores[..., _CLASS_TOKENS:, _CLASS_TOKENS:], v=one.v[:, :, _CLASS_TOKENS:])
+    return bool(_is_constant(pieces)) and _has_equal_rows(pieces.v)
+
+
+def _same_for_all(order: _Order, claims: Claims) -> Finding:
     """The error of positions that do not tell tokens apart."""
-    order = _order(exam)
-    along_batch = order is not None and order.batch_matters
     named = _outermost([*claims.modules, *claims.tensors])
     what = (
         f"the positions ({', '.join(named[:3])})"
         if named
         else f"the positions its text claims ('{claims.said.strip()}')"
     )
-    permuted = order.permuted if order is not None else None
     evidence = "all tokens equal: outputs at all positions are equal"
-    evidence += f"; permuting the input permutes the output (difference {permuted:.1g})" if permuted is not None else ""
-    return TEXTS["along the batch" if along_batch else "alike"].finding(ID, evidence, {"what": what})
+    if not order.hidden:
+        evidence = "all tokens equal: what the pieces of the input are scored by and read is equal"
+    elif order.permuted is not None:
+        evidence += f"; permuting the input permutes the output (difference {order.permuted:.1g})"
+    return TEXTS["along the batch" if order.batch_matters else "alike"].finding(ID, evidence, {"what": what})
 
 
 # Relative positions

@@ -17,6 +17,7 @@ from attnlab.inspection.tape.dependence import Dependence, dependence_of
 from attnlab.inspection.tape.replay import replay
 from attnlab.inspection.tape.tape import Event, Tape
 from attnlab.inspection.tape.tracing import back_to, places_in
+from attnlab.inspection.tape.weighted_sums import Products
 from attnlab.strangers.calling.convention import Convention
 
 _PROJECTIONS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "mv", "addmv"})
@@ -33,7 +34,7 @@ _SMALLEST = 1e-8  # a standard deviation below this is that of zeros
 class LogitSize:
     """Hold the size of one attention's logits."""
 
-    d_head: int  # features of one query
+    d_head: int  # features of one query, those of further products that are added to the same scores included
     n_heads: int  # number of heads, those beside it in other modules included
     std: float
     """Standard deviation of the part of the logits that comes from queries and keys, scale included, mask and biases
@@ -117,18 +118,31 @@ def _measured(tape: Tape, dependence: Dependence, attention: TapedAttention) -> 
     std = _std_of_products(tape, attention)
     if std is None or min(std, *stds) < _SMALLEST:
         return None, None
+    summed = _summed_features(tape, dependence, attention)
     size = LogitSize(
-        d_head=attention.q.shape[3],
+        d_head=summed,
         n_heads=attention.n_heads,
         std=std,
         q_std=stds[0],
         k_std=stds[1],
-        coherence=_coherence(attention),
+        coherence=_coherence(attention) * (attention.q.shape[3] / summed) ** 0.5,
         excuse=_excuse(tape, dependence, attention, [*before[0], *before[1]]),
         where=attention.where,
         projected=[] not in before,
     )
     return size, _projected_from(before[0])
+
+
+def _summed_features(tape: Tape, dependence: Dependence, attention: TapedAttention) -> int:
+    """How many features the scores are summed over: of all products of the input with itself that are added up."""
+    own, pairing = attention.sources.pairing.products, attention.sources.pairing
+    features = 0 if attention.q is None else attention.q.shape[3]
+    if own is None or pairing.scores is None:
+        return features
+    ends = Products(tape, dependence).ends
+    others = (back_to(tape, pairing.scores, stop=set(ends)) & set(ends)) - {own}
+    size = tape.events[own].output.numel()
+    return features + sum(ends[one].left_places.shape[2] for one in others if tape.events[one].output.numel() == size)
 
 
 def _projected_from(projections: Sequence[Event]) -> Tensor | None:

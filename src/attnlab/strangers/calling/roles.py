@@ -408,8 +408,29 @@ def one_step(parameters: Sequence[Parameter], width: int, *, alone: bool) -> Ite
     for state, token in itertools.product(("vector", "state", "pair of states"), ("one number each", "one number")):
         sources = {one.name: state if one.name in states else "x" if one.name in memories else token for one in wanted}
         arguments = [Argument(name, sources[name], value=width if name in states else None) for name in sources]
-        nothing = [Argument(one.name, "constant") for one in parameters if one.required and one.role in _MASKS]
-        yield Filling((*arguments, *nothing))
+        masks = [one for one in parameters if one.required and one.role in _MASKS]
+        yield Filling((*arguments, *(Argument(one.name, "constant") for one in masks)))
+        yield from (Filling(tuple(arguments), some) for some in _over_keys(masks) if masks)
+
+
+def told_apart(parameters: Sequence[Parameter], axes: Mapping[str, int], width: int) -> Iterator[Filling]:
+    """Yield calls with a vector and sequences, told by how many axes each is said to have; masks are over keys."""
+    wanted = [one for one in parameters if one.required]
+    masks = [one for one in wanted if one.role in _MASKS]
+    sources = {2: "vector", 3: "x"}
+    given = {one.name: sources.get(axes.get(one.name, 0)) for one in wanted if one not in masks}
+    if set(given.values()) != set(sources.values()):
+        return
+    arguments = [
+        Argument(name, source, value=width if source == "vector" else None) for name, source in given.items() if source
+    ]
+    yield from (Filling(tuple(arguments), some) for some in _over_keys(masks))
+
+
+def _over_keys(masks: Sequence[Parameter]) -> Iterator[tuple[Masking, ...]]:
+    """Yield what is given to masks that are over the keys of one query, all in one meaning and shape."""
+    for encoding, shape in itertools.product(ENCODINGS, KEY_SHAPES) if masks else [("", "")]:
+        yield tuple(Masking(one.name, "keys", encoding, shape, required=True) for one in masks)
 
 
 def _masks_to_give(parameters: Sequence[Parameter]) -> Iterator[set[str]]:

@@ -83,6 +83,22 @@ def sizes_said(module: nn.Module, parameter: str, text: str = "") -> tuple[int, 
     return None
 
 
+def axes_said(module: nn.Module, parameters: Sequence[str]) -> dict[str, int]:
+    """How many axes the first shape has that stands behind the name of a parameter, of those of which one is told."""
+    source = "" if is_torchs_own(module) else source_of_forward(module)
+    told = [*_comments(source), *("" if is_torchs_own(module) else "\n".join(docstrings(module))).splitlines()]
+    names = re.compile(r"\b(" + "|".join(map(re.escape, parameters)) + r")\b`?(?!\()")
+    found: dict[str, int] = {}
+    for line in told:
+        parts = names.split(_SHAPED.sub(r"\1(\2)", line))
+        for name, text in zip(parts[1::2], parts[2::2], strict=True):
+            shape = _BRACKETED.search(text)
+            if shape is not None and "(" not in text[: shape.start()]:
+                axes = shape.group(1).strip()
+                found.setdefault(name, len(axes.split(",") if "," in axes else _BETWEEN.split(axes)))
+    return found
+
+
 def _said_by_functions(text: str) -> Said | None:
     """The layout that the docstring of a function declares."""
     docstrings = [ast.get_docstring(node) or "" for node in parsed(text) if isinstance(node, ast.FunctionDef)]

@@ -20,6 +20,7 @@ from attnlab.strangers.calling.roles import (
     of_graph,
     one_step,
     seems_tokens,
+    told_apart,
     with_a_vector,
 )
 from attnlab.strangers.calling.sources import NUMBERS, PACKED, SEVERAL
@@ -33,6 +34,7 @@ from attnlab.strangers.calling.widths import (
 )
 from attnlab.strangers.loading.sizes import D_MODEL
 from attnlab.strangers.patient import Patient
+from attnlab.strangers.said.layout import axes_said
 from attnlab.strangers.said.source import Said, source_of, source_of_forward
 from attnlab.strangers.trying.trial import Trial
 
@@ -68,6 +70,7 @@ def attempts_at(
     usual, *others = lengths = lengths_to_try(patient)
     steps = list(itertools.product(lengths, _USUAL[:0:-1], widths, beside))
     yield from _steps(parameters, steps, alone=False)
+    yield from _told_apart(trial.module, parameters, steps)
     two_dimensional = any(isinstance(part, nn.Conv2d) for part in trial.module.modules())
     if two_dimensional or (said is not None and said.what in IMAGES):
         yield from images
@@ -111,6 +114,16 @@ def _steps(
     """Yield calls of one step of a decoder, what it looks at being the input."""
     for length, layout, of_state, width in sizes:
         calls = one_step(parameters, of_state, alone=alone)
+        yield from (_opening(call, "embeddings", width, length, layout) for call in calls)
+
+
+def _told_apart(
+    module: nn.Module, parameters: Sequence[Parameter], sizes: Iterable[tuple[int, str, int, int]]
+) -> Iterator[Convention]:
+    """Yield calls in which one vector asks sequences, as the shapes say that stand behind their names."""
+    axes = axes_said(module, [one.name for one in parameters if one.name])
+    for length, layout, of_vector, width in sizes:
+        calls = told_apart(parameters, axes, of_vector)
         yield from (_opening(call, "embeddings", width, length, layout) for call in calls)
 
 

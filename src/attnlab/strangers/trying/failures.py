@@ -123,12 +123,13 @@ class Failures:
 def refitted(attempt: Convention, sequence: str, misfits: Sequence[tuple[int, int]]) -> Iterator[Convention]:
     """Yield a call with a sequence as wide as is wanted, for each beside the input that is as wide as it got."""
     before = attempt.d_in or attempt.length  # of what is made from the input, if it has no width of its own
+    alone = sum(one.source == "x" for one in attempt.arguments) == 1  # what holds the input must go on to hold it
     for got, wanted in misfits:
         part = 1 < got < attempt.d_in and attempt.d_in % got == 0 and attempt.layout not in SPLIT
         if part and attempt.d_in // got * wanted <= MOST_WIDE:
             yield replace(attempt, d_in=attempt.d_in // got * wanted)
     for (index, one), (got, wanted) in itertools.product(enumerate(attempt.arguments), misfits):
-        if one.parameter == sequence or (one.value or before) != got:
+        if one.parameter == sequence or (one.source == "x" and alone) or (one.value or before) != got:
             continue
         for source in _OF_ANY_WIDTH.get(one.source, (one.source,) if one.source in _OWN_WIDTH else ()):
             other = replace(one, source=source, value=min(wanted, MOST_WIDE))

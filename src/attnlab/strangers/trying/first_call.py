@@ -15,7 +15,7 @@ from attnlab.core.constructors import UnsetError
 from attnlab.core.errors import ModuleError
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.roles import Parameter, input_of, roles_of
-from attnlab.strangers.calling.widths import LENGTH, size_named
+from attnlab.strangers.calling.widths import LENGTH, lengths_to_try, size_named
 from attnlab.strangers.containment import asks_for_cuda
 from attnlab.strangers.patient import LAYOUTS_DECLARED, Patient
 from attnlab.strangers.said.layout import layout_said, sizes_said
@@ -75,7 +75,7 @@ def first_of(
         try:
             found = in_any_batch(trial, with_output(trial, attempt))
             if _leaves_something(trial, found):
-                return Found(found, parameters, said)
+                return Found(_as_said(trial, tried.unlike, found, said, patient), parameters, said)
             hiding_all.append(found)
         except ModuleError as error:
             if asks_for_cuda(error):  # whatever else fails: all is called anew as if the CPU had been named
@@ -89,6 +89,19 @@ def first_of(
     if other is not None:
         return Found(other, parameters, said)
     raise most_telling(tried.telling, parameters, patient)
+
+
+def _as_said(
+    trial: Trial, unlike: Convention | None, found: Convention, said: Said | None, patient: Patient
+) -> Convention:
+    """A call in the layout that is said, if one ran and returned something else than one vector per position.
+
+    In another layout, or at another length than it is built for, a broadcast may run by chance.
+    """
+    if unlike is None or said is None or said.by == "a shape comment" or not unlike.layout == said.what != found.layout:
+        return found
+    tried = (with_another_output(trial, replace(unlike, length=length)) for length in lengths_to_try(patient))
+    return next((one for one in tried if one is not None), found)
 
 
 def _leaves_something(trial: Trial, convention: Convention) -> bool:
