@@ -265,6 +265,16 @@ def test_what_is_too_large_is_a_sentence(monkeypatch, capfd, error, expected):
     assert expected in " ".join(capfd.readouterr().err.split())
 
 
+def test_where_memory_ends_the_sentence_is_said_without_colors(monkeypatch, capfd):
+    def fail(*_, **__):
+        raise MemoryError
+
+    monkeypatch.setattr(cli, "app", fail)
+    monkeypatch.setattr(cli, "_print", fail)
+    assert call(["list"]) == FAILED
+    assert capfd.readouterr().err.startswith("attnlab: this asks for more memory than there is")
+
+
 def test_an_error_of_the_lab_itself_keeps_its_traceback(monkeypatch):
     def fail(*_, **__):
         raise RuntimeError("shapes do not fit")

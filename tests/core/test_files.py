@@ -20,6 +20,7 @@ from attnlab.core.files import (
     read_sealed,
     recover_folder,
     replace_folder,
+    user_path,
     write_json,
     writing,
 )
@@ -51,6 +52,12 @@ def test_other_errors_of_the_disk(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(RunError, match="A file is in the way; remove it, or choose another folder"):
         write_json(tmp_path / "file" / "x.json", {})
+
+
+def test_a_home_is_filled_in_where_it_is_known(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert user_path("~/text.txt") == tmp_path / "text.txt"
+    assert user_path("~nobody-known/text.txt") == Path("~nobody-known/text.txt")
 
 
 def test_nan_is_not_json(tmp_path):

@@ -169,6 +169,8 @@ def test_unknown_study_scale_and_text(write_study, tmp_path):
         load_study(path.with_suffix(""))
     with pytest.raises(SpecError, match=r"no study file .*missing.yaml$"):
         load_study(tmp_path / "other" / "missing.yaml")
+    with pytest.raises(SpecError, match=r"no study file ~nobody-known/missing\.yaml"):
+        load_study("~nobody-known/missing.yaml")
     with pytest.raises(SpecError, match="no scale 'smal'; did you mean 'small'"):
         load_study(write_study(GOOD), scale="smal")
     deep = tmp_path / "deep.yaml"

@@ -131,7 +131,10 @@ def _too_large(error: Exception, errors: Terminal) -> int:
         said = "no thread can be started: there is no memory for one, or as many run as may (ulimit -v, ulimit -u)"
     else:
         raise error
-    _print(said, errors)
+    try:
+        _print(said, errors)
+    except MemoryError:  # nor is there for colors
+        os.write(2, f"attnlab: {said}\n".encode())
     return FAILED
 
 

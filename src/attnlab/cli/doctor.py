@@ -20,6 +20,7 @@ from rich.text import Text
 from attnlab.cli.terminal import Terminal
 from attnlab.cli.words import Whole, argument
 from attnlab.core.errors import ModuleError, SpecError
+from attnlab.core.files import user_path
 from attnlab.core.processes.apart import ProcessApart, call_apart
 
 HEALTHY, ERRORS_FOUND, NOT_EXAMINED = 0, 1, 2
@@ -118,7 +119,7 @@ def _is_task(target: str) -> bool:
     """Whether a file defines a class of that name with a method that tasks alone have, and none that modules have."""
     path, _, name = target.rpartition(":")
     try:
-        tree = ast.parse(Path(path).expanduser().read_bytes())
+        tree = ast.parse(user_path(path).read_bytes())
     except (OSError, ValueError, SyntaxError):
         return False
     classes = [one for one in tree.body if isinstance(one, ast.ClassDef) and one.name == name]

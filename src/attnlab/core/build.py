@@ -18,6 +18,7 @@ from typing import Any, final
 
 from attnlab.core.constructors import UnsetError, check_arguments, fill_in, glossary_word
 from attnlab.core.errors import AttnlabError, ModuleError, SpecError, nearest, text_of
+from attnlab.core.files import user_path
 from attnlab.core.own_files import import_file, is_own, where_it_lies
 
 Spec = str | Mapping[str, Any] | Callable[..., Any]
@@ -64,7 +65,7 @@ def is_path(name: str) -> bool:
 
 def path_of(name: str) -> Path:
     """The file that ``path.py:Object`` names; a relative one is taken from the working directory."""
-    return where_it_lies(Path(name.rpartition(":")[0]).expanduser().resolve())
+    return where_it_lies(user_path(name.rpartition(":")[0]).resolve())
 
 
 def build(spec: Any, table: Table, *, axis: str, offered: Mapping[str, Any] | None = None) -> Any:

@@ -140,6 +140,11 @@ def fingerprint(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()  # damage may leave halves of characters
 
 
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """A path whose ``~`` is a person's home; one of nobody who is known here stays as it is, and will not be found."""
+    return Path(os.path.expanduser(path))
+
+
 def file_sha256(path: Path) -> str:
     """The sha256 of a file of this machine."""
     with path.open("rb") as file:

@@ -17,6 +17,7 @@ from typing import final
 import pooch
 
 from attnlab.core.errors import DataError, nearest
+from attnlab.core.files import user_path
 from attnlab.core.storage.cache import cache_folder
 from attnlab.text.sources import Source, find_sources, open_bytes, read_pieces, said
 
@@ -98,7 +99,7 @@ def _path_of(named: NamedText) -> Path:
     given = os.environ.get(VARIABLE)
     if given:
         for ending in ("", ".gz"):
-            path = Path(given).expanduser() / (named.file + ending)
+            path = user_path(given) / (named.file + ending)
             if path.is_file():
                 return path
     return _fetch(named)

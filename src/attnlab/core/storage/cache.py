@@ -15,7 +15,7 @@ import filelock
 import pooch
 
 from attnlab.core.errors import RunError
-from attnlab.core.files import read_sealed, sealed, write_json, writing
+from attnlab.core.files import read_sealed, sealed, user_path, write_json, writing
 from attnlab.core.storage.shared_cache import fetch_shared, send_shared
 
 VARIABLE = "ATTNLAB_CACHE"
@@ -24,7 +24,7 @@ VARIABLE = "ATTNLAB_CACHE"
 def cache_folder() -> Path:
     """The folder for what can be made again: ``$ATTNLAB_CACHE``, or the operating system's own for caches."""
     given = os.environ.get(VARIABLE)
-    return Path(given).expanduser() if given else Path(pooch.os_cache("attnlab"))
+    return user_path(given) if given else Path(pooch.os_cache("attnlab"))
 
 
 def read_result(name: str) -> Any:

@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from attnlab.core.errors import DataError, RunError, SpecError, text_of
-from attnlab.core.files import read_json, without_remedy
+from attnlab.core.files import read_json, user_path, without_remedy
 from attnlab.models.pretrained.config import Config
 from attnlab.models.pretrained.families import FAMILIES, Family
 from attnlab.models.pretrained.tensors import HeadSizes, ways
@@ -207,7 +207,7 @@ def _check_names(checkpoint: Checkpoint, own: Mapping[str, Tensor]) -> None:
 
 def folder_of(name: str | Path) -> Path:
     """The folder that is named; where there is none, the snapshot of a model of that name in Hugging Face's cache."""
-    folder = Path(name).expanduser()
+    folder = user_path(name)
     kept = _cache() / f"models--{Path(name).as_posix().replace('/', '--')}"
     head = kept / "refs" / "main"
     if os.path.exists(folder) or not os.path.isfile(head):  # also of a name that no file can have
@@ -217,7 +217,7 @@ def folder_of(name: str | Path) -> Path:
 
 def _cache() -> Path:
     """Where Hugging Face keeps models on this machine."""
-    home = Path(os.environ.get("HF_HOME", "~/.cache/huggingface")).expanduser()
+    home = user_path(os.environ.get("HF_HOME", "~/.cache/huggingface"))
     return Path(os.environ.get("HF_HUB_CACHE", home / "hub"))
 
 

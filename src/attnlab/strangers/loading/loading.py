@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from attnlab.core.build import is_path, load_object, path_of
 from attnlab.core.errors import AttnlabError, ModuleError, SpecError
+from attnlab.core.files import user_path
 from attnlab.core.own_files import BASES, EQUALS, USUAL, lent_in, raised_in, replaced_in
 from attnlab.strangers.loading.making import Maker
 from attnlab.strangers.loading.repository import files_around
@@ -142,7 +143,7 @@ def _find(target: str) -> Any:
             with contextlib.suppress(AttnlabError):
                 return load_object(target, stand_in=True)
             raise
-    path = Path(target.rstrip(":")).expanduser()
+    path = user_path(target.rstrip(":"))
     if path.suffix != ".py":
         raise SpecError(f"'{target}' must be FILE.py:Name, where Name is a class, a function or an instance")
     if not path.is_file():

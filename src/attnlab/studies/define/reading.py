@@ -14,6 +14,7 @@ from ruamel.yaml.constructor import DuplicateKeyError
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from attnlab.core.errors import SpecError, did_you_mean, nearest
+from attnlab.core.files import user_path
 
 
 def library(package: str = "attnlab.studies") -> dict[str, Path]:
@@ -24,7 +25,7 @@ def library(package: str = "attnlab.studies") -> dict[str, Path]:
 
 def find(source: str | Path, known: Mapping[str, Path], kind: str) -> Path:
     """The file that a path or a name of a library means; `kind` says in errors what it holds."""
-    path = Path(source).expanduser()
+    path = user_path(source)
     if path.suffix in {".yaml", ".yml"} or path.is_file():
         if not path.is_file():
             near = did_you_mean(str(path), map(str, path.parent.glob("[!.]*.y*ml")))

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from attnlab.core.build import is_path
 from attnlab.core.errors import SpecError, nearest
-from attnlab.core.files import fingerprint
+from attnlab.core.files import fingerprint, user_path
 from attnlab.core.processes.apart import own_code_in
 from attnlab.studies.define.complaints import explain, places_of
 from attnlab.studies.define.reading import find, library, plain_types, read
@@ -219,7 +219,7 @@ class Study(BaseModel):
     def files(self) -> dict[str, str]:
         """The sha256 of every ``path.py`` that the study names, by the path as written."""
         named = {text.rpartition(":")[0] for text in own_code_in(self.content)}
-        files = {name: Path(self.folder) / Path(name).expanduser() for name in sorted(named)}
+        files = {name: Path(self.folder) / user_path(name) for name in sorted(named)}
         return {name: hashlib.sha256(path.read_bytes()).hexdigest() for name, path in files.items() if path.is_file()}
 
     def named(self, variants: Sequence[str] | None) -> list[str]:
@@ -432,7 +432,7 @@ def _resolve_paths(value: Any, folder: Path) -> Any:
         return [_resolve_paths(item, folder) for item in value]
     if isinstance(value, str) and is_path(value):
         path, _, attribute = value.rpartition(":")
-        return f"{(folder / Path(path).expanduser()).resolve()}:{attribute}"
+        return f"{(folder / user_path(path)).resolve()}:{attribute}"
     return value
 
 
@@ -462,7 +462,7 @@ def _beside(folder: Path, key: str, given: Any) -> Any:
         return {inner: _beside(folder, inner, one) for inner, one in given.items()}
     if not isinstance(given, str) or not given.strip() or is_path(given):
         return given
-    path = folder / Path(given).expanduser()
+    path = folder / user_path(given)
     is_file = path.is_file() and (key in ("text", "corpus") or "." in given)
     is_folder = given != path.name and (path.is_dir() or (key == "corpus" and any(path.parent.glob(f"{path.name}.*"))))
     return str(path.resolve()) if is_file or is_folder else given

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, final
 
 from attnlab.core.errors import DataError, SpecError
+from attnlab.core.files import user_path
 from attnlab.core.sizes import require_known
 from attnlab.tasks.datasets import NamedText, locate_named
 from attnlab.tasks.held_out import partly_memory
@@ -172,7 +173,7 @@ def _files_of_craft(part: str) -> list[Path]:
 def _matching(patterns: Sequence[str], part: str) -> list[Path]:
     found: list[Path] = []
     for pattern in patterns:
-        place = Path(pattern).expanduser()
+        place = user_path(pattern)
         some = (
             sorted(Path(place.anchor or ".").glob(str(place.relative_to(place.anchor))))
             if WILDCARDS & set(pattern)

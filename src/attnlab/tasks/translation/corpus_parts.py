@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 from attnlab.core.errors import DataError, SpecError, nearest
+from attnlab.core.files import user_path
 from attnlab.core.storage.cache import keep_result, read_result
 from attnlab.tasks.datasets import locate_named
 from attnlab.tasks.translation.corpora import CORPORA
@@ -65,7 +66,7 @@ def parts_of(corpus: str, languages: tuple[str, str], *, test: str | None, only:
         named = CORPORA[corpus]
         chosen = {part: [named.part(name, language) for language in languages] for part, name in wanted.items()}
         return {part: Part(TwoFiles(*(str(locate_named(text)) for text in texts))) for part, texts in chosen.items()}
-    path = corpus if "://" in corpus else str(Path(corpus).expanduser().absolute())
+    path = corpus if "://" in corpus else str(user_path(corpus).absolute())
     if is_folder(path) and not is_file(f"{path}/{SAVED}"):
         wanted = _needed({"train": ("train",), "validation": VALIDATION, "test": (test,) if test else None}, only)
         return {part: Part(_part_in(path, names, languages)) for part, names in wanted.items()}
