@@ -172,6 +172,14 @@ def test_without_its_index_the_text_is_read_again(path, private_cache, left):
     assert folders(private_cache) == [folder]
 
 
+def test_where_nothing_can_be_kept_of_where_it_lies_it_is_read_all_the_same(path, private_cache):
+    opened(path)
+    (kept,) = (private_cache / "results").glob("text-*.json")
+    kept.unlink()
+    kept.mkdir()
+    assert len(opened(path)) == len(TEXT)
+
+
 def test_a_text_that_another_machine_read_is_copied(path, tmp_path, monkeypatch):
     monkeypatch.setenv("ATTNLAB_SHARED_CACHE", str(tmp_path / "shared"))
     first = opened(path)

@@ -230,21 +230,23 @@ def open_text(sources: Sequence[Source], field: str) -> TextStore:
     folder = cache_folder() / "tokens"
     folder.mkdir(parents=True, exist_ok=True)
     made = None
-    if not _kept(folder, name):
+    content = _kept(folder, name)
+    if content is None:
         with filelock.FileLock(folder / f"{name}.lock"):
-            if not _kept(folder, name):
+            content = _kept(folder, name)
+            if content is None:
                 content, fetched = _store(sources, field, folder, name)
                 keep_result(name, content)
                 made = None if fetched else folder / content
     if made is not None:
         send_shared(name, made)
-    return TextStore(folder / read_result(name))
+    return TextStore(folder / content)
 
 
-def _kept(folder: Path, name: str) -> bool:
-    """Whether a text was read before and is still there."""
+def _kept(folder: Path, name: str) -> str | None:
+    """The folder of a text that was read before and is still there, by its name."""
     content = read_result(name)
-    return isinstance(content, str) and read_if_whole(folder / content / INDEX) is not None
+    return content if isinstance(content, str) and read_if_whole(folder / content / INDEX) is not None else None
 
 
 def _store(sources: Sequence[Source], field: str, folder: Path, name: str) -> tuple[str, bool]:
