@@ -267,12 +267,14 @@ def test_what_is_too_large_is_a_sentence(monkeypatch, capfd, error, expected):
 
 def test_where_memory_ends_the_sentence_is_said_without_colors(monkeypatch, capfd):
     def fail(*_, **__):
-        raise MemoryError
+        raise MemoryError("\udc80.txt")
 
     monkeypatch.setattr(cli, "app", fail)
     monkeypatch.setattr(cli, "_print", fail)
     assert call(["list"]) == FAILED
-    assert capfd.readouterr().err.startswith("attnlab: this asks for more memory than there is")
+    assert capfd.readouterr().err.startswith(
+        r"attnlab: this asks for more memory than there is (MemoryError: \udc80.txt"
+    )
 
 
 def test_an_error_of_the_lab_itself_keeps_its_traceback(monkeypatch):

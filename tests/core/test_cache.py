@@ -3,7 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pooch
+import pytest
 
+from attnlab.core.errors import RunError
 from attnlab.core.storage.cache import cache_folder, keep_result, read_result
 
 
@@ -25,6 +27,14 @@ def test_an_unreadable_result_counts_as_absent(private_cache):
     for content in (b'{"half', b"\xff\xfe", b""):
         path.write_bytes(content)
         assert read_result("x") is None
+
+
+def test_a_cache_in_the_home_of_nobody_is_refused_and_not_made_here(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ATTNLAB_CACHE", "~nobody-known/cache")
+    with pytest.raises(RunError, match="ATTNLAB_CACHE is ~nobody-known/cache, and nobody of that name is known here"):
+        keep_result("x", 1)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_cache_that_cannot_be_written_is_no_error(private_cache):

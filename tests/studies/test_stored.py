@@ -20,6 +20,7 @@ from tests.object_store import bucket, s3_server
 from tests.studies.conftest import TINY
 
 from attnlab.cli import FINE, WRONG_USE, call
+from attnlab.cli.run import report_and_show
 from attnlab.core import files
 from attnlab.core.errors import Interrupted, RunError, SpecError
 from attnlab.core.files import new_name, read_json
@@ -30,7 +31,7 @@ from attnlab.explain.stages import knowing
 from attnlab.studies.define.study import parse_study
 from attnlab.studies.execute import run_study
 from attnlab.studies.judge.collect import read_results
-from attnlab.studies.run import cluster, mirrored
+from attnlab.studies.run import mirrored
 from attnlab.studies.run.cluster import Ray
 from attnlab.studies.run.executor import InProcess, Job
 from attnlab.studies.run.lease import ObjectSign, lease
@@ -229,12 +230,11 @@ def test_what_was_deleted_in_the_store_is_begun_anew(study, machine, s3, ran):
     assert (copy / "plain/seed-0/result.json").exists()
 
 
-def test_a_study_on_a_cluster_lies_in_a_store(study, machine, undisturbed, monkeypatch):
+def test_a_study_on_a_cluster_lies_in_a_store(study, machine, undisturbed):
     pytest.importorskip("ray")
-    monkeypatch.setattr(cluster, "usable_cores", lambda: 1)  # one process for all runs
     copy = machine("driver")
-    with Ray() as executor:
-        run_study(study, URL, executor=executor)
+    with Ray() as cluster:
+        run_study(study, URL, executor=cluster)
     assert numbers(copy) == undisturbed
     assert not (copy / "plain/seed-0/last").exists()  # nodes have sent it; who judges does not need it
     assert (copy.parents[4] / "nodes/s3/bucket/runs/stored/plain/seed-0/last").exists()
@@ -382,6 +382,13 @@ def objects(server, undisturbed):
 def ran(objects, s3):
     """A finished study in the store, of which nothing lies on this machine."""
     s3.pipe(objects)
+
+
+def test_the_report_of_a_run_is_written_where_its_store_is(study, machine, s3, capsys):
+    machine("here")
+    report_and_show(run_study(study, URL, executor=InProcess()), Path(URL), json=False)
+    assert f"report.html (also in {URL})" in capsys.readouterr().out.replace("\n", "")
+    assert s3.exists("bucket/runs/stored/report.html")
 
 
 def test_commands_read_from_a_store(ran, s3, capsys):

@@ -134,7 +134,7 @@ def _too_large(error: Exception, errors: Terminal) -> int:
     try:
         _print(said, errors)
     except MemoryError:  # nor is there for colors
-        os.write(2, f"attnlab: {said}\n".encode())
+        os.write(2, f"attnlab: {said}\n".encode(errors="backslashreplace"))
     return FAILED
 
 

@@ -141,7 +141,7 @@ def fingerprint(content: Mapping[str, Any]) -> str:
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:
-    """A path whose ``~`` is a person's home; one of nobody who is known here stays as it is, and will not be found."""
+    """A path whose ``~`` is a person's home; one of nobody who is known here stays as it is."""
     return Path(os.path.expanduser(path))
 
 

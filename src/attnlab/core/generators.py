@@ -20,7 +20,7 @@ def seed_generators(seed: int) -> None:
     device to come.
     """
     start = torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
-    start(seed)
+    start(int(seed))  # of numpy's numbers too
 
 
 def generator_states() -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import pydantic
 
@@ -16,21 +16,8 @@ from attnlab.core.constructors.words import glossary_word
 from attnlab.core.errors import SpecError, nearest
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-T = TypeVar("T")
-
-
-def _remembered(look: Callable[..., T]) -> Callable[..., T]:
-    """Look only once: a study asks the same of the same constructors thousands of times."""
-    known = functools.lru_cache(maxsize=512)(look)
-
-    @functools.wraps(look)
-    def remembered(*asked: Any) -> T:
-        try:
-            return known(*asked)
-        except TypeError:  # perhaps it cannot be hashed
-            return look(*asked)
-
-    return remembered
+_LAB = f"{__name__.partition('.')[0]}."
+"""How modules of the lab are named: what its classes ask for is looked up once, a person's may change."""
 
 
 def signature_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -38,7 +25,11 @@ def signature_of(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
     A class that takes ``*args, **kwargs`` alone hands them on: it has those of the class above it.
     """
-    return dict(_class_signature(factory, factory.__init__) if isinstance(factory, type) else _signature(factory))
+    return dict(_lab_signature(factory) if _is_of_lab(factory) else _signature(factory))
+
+
+def _is_of_lab(factory: Callable[..., Any]) -> bool:
+    return isinstance(factory, type) and factory.__module__.startswith(_LAB)
 
 
 def _signature(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
@@ -53,9 +44,8 @@ def _signature(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return parameters
 
 
-@_remembered
-def _class_signature(factory: type, _constructor: Any) -> dict[str, inspect.Parameter]:
-    """As `_signature`, of a class for as long as it has this constructor."""
+@functools.cache
+def _lab_signature(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return _signature(factory)
 
 
@@ -104,17 +94,28 @@ def _convert(name: str, value: Any, hint: Any) -> tuple[Any, str]:
     if isinstance(value, Settings):
         return value, ""  # it stands for whatever class of configs is meant
     try:
-        return _adapter(hint).validate_python(value, strict=True), ""
+        return _adapter_for(hint).validate_python(value, strict=True), ""
     except pydantic.ValidationError as error:
         return value, f"'{name}' must be {_in_words(hint)}; got {value!r} ({error.errors()[0]['msg']})"
     except pydantic.errors.PydanticUserError:
         return value, ""  # an annotation pydantic cannot check, in a person's own class
 
 
-@_remembered
-def _adapter(hint: Any) -> pydantic.TypeAdapter[Any]:
+def _adapter_for(hint: Any) -> pydantic.TypeAdapter[Any]:
     """What checks values against an annotation."""
+    try:
+        return _known_adapter(hint)
+    except TypeError:  # an annotation that cannot be hashed
+        return _adapter(hint)
+
+
+def _adapter(hint: Any) -> pydantic.TypeAdapter[Any]:
     return pydantic.TypeAdapter(hint, config=pydantic.ConfigDict(arbitrary_types_allowed=True))
+
+
+@functools.lru_cache(maxsize=256)
+def _known_adapter(hint: Any) -> pydantic.TypeAdapter[Any]:
+    return _adapter(hint)
 
 
 def _in_words(hint: Any) -> str:
@@ -140,14 +141,17 @@ def is_required(parameter: inspect.Parameter) -> bool:
 
 def hints_of(factory: Callable[..., Any]) -> dict[str, Any]:
     """The annotations of a constructor, none where they cannot be resolved; a share that is called int is a float."""
-    target = factory.__init__ if isinstance(factory, type) else factory
     try:
-        hints = _hints(target)
+        hints = _lab_hints(factory) if _is_of_lab(factory) else _hints(factory)
     except (NameError, TypeError, AttributeError):
         return {}
     return {name: float if hint is int and glossary_word(name) == "dropout" else hint for name, hint in hints.items()}
 
 
-@_remembered
-def _hints(target: Callable[..., Any]) -> dict[str, Any]:
-    return typing.get_type_hints(target)
+def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
+    return typing.get_type_hints(factory.__init__ if isinstance(factory, type) else factory)
+
+
+@functools.cache
+def _lab_hints(factory: Callable[..., Any]) -> dict[str, Any]:
+    return _hints(factory)

@@ -22,9 +22,18 @@ VARIABLE = "ATTNLAB_CACHE"
 
 
 def cache_folder() -> Path:
-    """The folder for what can be made again: ``$ATTNLAB_CACHE``, or the operating system's own for caches."""
+    """The folder for what can be made again: ``$ATTNLAB_CACHE``, or the operating system's own for caches.
+
+    Raises
+    ------
+    RunError
+        If it lies in the home of a person who is not known here.
+    """
     given = os.environ.get(VARIABLE)
-    return user_path(given) if given else Path(pooch.os_cache("attnlab"))
+    path = user_path(given) if given else Path(pooch.os_cache("attnlab"))
+    if path.parts and path.parts[0].startswith("~"):
+        raise RunError(f"{VARIABLE} is {given}, and nobody of that name is known here; name another folder")
+    return path
 
 
 def read_result(name: str) -> Any:

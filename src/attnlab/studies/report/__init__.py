@@ -13,6 +13,7 @@ from pathlib import Path
 
 from attnlab.core.errors import RunError
 from attnlab.core.files import replace_file, writing
+from attnlab.core.storage.store import address
 from attnlab.inspection.drawing.pieces import Drawn
 from attnlab.studies.judge.results import StudyResults
 from attnlab.studies.report.content import report
@@ -35,7 +36,7 @@ def write_report(results: StudyResults, folder: str | os.PathLike[str], *, besid
         Where to write ``report.html``, ``report.md``, ``report.json`` and ``charts/``; created if missing. Of a folder
         in an object store they are written there, and into a copy on this machine.
     beside_rules : bool, default False
-        Whether the folder must be a study's own, as it may have been moved away since it was read.
+        Whether a folder of this machine must be a study's own: it may have been moved away since it was read.
 
     Returns
     -------
@@ -60,7 +61,7 @@ def write_report(results: StudyResults, folder: str | os.PathLike[str], *, besid
         "report.html": page(results, drawn).encode(),
     }
     target = deliver(folder, files)
-    if beside_rules and not (target / RULES).exists():
+    if beside_rules and target == address(folder) and not (target / RULES).exists():
         raise RunError(f"{target} is no study's folder any more, so the report was not written")
     with writing(target):
         for name, content in files.items():
