@@ -395,3 +395,26 @@ def test_weights_of_learned_slots_sum_to_one_over_the_slots(axis, words):
 def test_a_mixture_of_heads_is_no_memory():
     findings = check_normalization(examine(Slots(-1, mixes_heads=True), d_in=48, d_out=48))
     assert not [one for one in findings if "learned vectors" in one.message]
+
+
+class Categories(nn.Module):
+    """Four groups of four categories, or as many numbers of each position that sum to one over something."""
+
+    def __init__(self, axis, matrix):
+        super().__init__()
+        torch.manual_seed(5)
+        self.axis, self.ask, self.read = axis, nn.Linear(48, 16), nn.Linear(16, 48, bias=matrix == "layer with a bias")
+        self.codes = nn.Parameter(torch.randn(16, 48)) if matrix == "parameter" else None
+
+    def forward(self, x):
+        weights = self.ask(x).unflatten(-1, (4, -1)).softmax(self.axis).flatten(-2)
+        return x + (self.read(weights) if self.codes is None else weights @ self.codes)
+
+
+@pytest.mark.parametrize("matrix", ["parameter", "layer", "layer with a bias"])
+@pytest.mark.parametrize("axis", [1, -1])
+def test_groups_of_categories_and_features_that_a_layer_reads_are_no_slots(matrix, axis):
+    findings = list(check_normalization(examine(Categories(axis, matrix), d_in=48, d_out=48)))
+    assert ["16 learned vectors" in one.evidence for one in findings] == [True] * (
+        axis == 1 and matrix != "layer with a bias"
+    )

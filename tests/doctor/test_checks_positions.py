@@ -393,3 +393,32 @@ def test_positions_tell_pieces_of_an_image_apart(rows):
     assert messages == (
         ["the positions (pos_embed) are the same for every token: order stays invisible."] * (rows == 1)
     )
+
+
+class Behind(nn.Module):
+    """Pieces of an image whose places come behind the attention, by a table, or by a convolution of what is read."""
+
+    def __init__(self, convolved):
+        super().__init__()
+        torch.manual_seed(24)
+        self.patches, self.attend, self.read = nn.Conv2d(D, D, 2, 2), Scored(), nn.Linear(9 * D, D)
+        self.pos = nn.Conv2d(D, D, 3, padding=1, groups=D) if convolved else nn.Parameter(torch.randn(9, D))
+
+    def forward(self, x):
+        x = self.attend(self.patches(x).flatten(2).mT)
+        placed = x + (self.pos(x.mT.unflatten(2, (3, 3))).flatten(2).mT if callable(self.pos) else self.pos)
+        return self.read(placed.relu().flatten(1))
+
+
+@pytest.mark.parametrize("convolved", [False, True])
+def test_pieces_of_an_image_may_get_their_places_behind_the_attention(convolved):
+    assert not errors(Behind(convolved), layout="image", length=36, pooled=True)
+
+
+@pytest.mark.parametrize(("learned", "wrong"), [(True, False), (False, True)])
+def test_equal_rows_of_positions_are_one_vector_unless_they_are_learned(learned, wrong):
+    module = Patched(10)
+    rows = torch.ones(1, 10, D)
+    del module.pos_embed
+    module.register_parameter("pos_embed", nn.Parameter(rows)) if learned else module.register_buffer("pos_embed", rows)
+    assert bool(errors(module, layout="image", length=36, pooled=True)) is wrong

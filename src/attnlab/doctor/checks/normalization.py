@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -16,6 +18,7 @@ from attnlab.doctor.influence.padded import with_own_memory
 from attnlab.doctor.measures.after_softmax import AfterSoftmax, course_of
 from attnlab.doctor.over_features import chooses_summaries
 from attnlab.inspection.tape.attentions import TapedAttention, attentions
+from attnlab.inspection.tape.contractions import Operand
 from attnlab.inspection.tape.dependence import Dependence, dependence_of
 from attnlab.inspection.tape.tape import Tape, record
 from attnlab.inspection.tape.tracing import back_to, places_in
@@ -68,7 +71,10 @@ def _wrong(exam: Examination) -> Iterator[Finding]:
 
 
 def _of_learned(exam: Examination) -> Iterator[Finding]:
-    """The error of weights of learned vectors, such as the slots of a memory, that sum to one over another axis."""
+    """The error of weights of learned vectors, such as the slots of a memory, that sum to one over another axis.
+
+    What a layer with a bias reads is no weights but features.
+    """
     tape = exam.usual_tape
     dependence = dependence_of(tape, exam.convention)
     sums = weighted_sums(tape, dependence, Products(tape, dependence))
@@ -76,8 +82,7 @@ def _of_learned(exam: Examination) -> Iterator[Finding]:
     for start in (one.event for one in softmaxes(tape, dependence) if one.event not in of_input):
         output = tape.events[start].output
         over = [axis for axis, size in enumerate(output.shape) if size > 1 and _is_one(output.sum(axis))]
-        rows = next(_multiplying_learned(tape, dependence, start), None) if over else None
-        if rows is not None and not _is_one(rows.sum(-1)):
+        for rows in itertools.islice(_multiplying_learned(exam, dependence, start, over), 1):
             sums_to = rows.sum(-1)
             evidence = (
                 f"a softmax of shape {tuple(output.shape)} sums to one over axis {over[0]}; what multiplies the"
@@ -87,15 +92,38 @@ def _of_learned(exam: Examination) -> Iterator[Finding]:
             yield Finding(_ID, "error", message, evidence, _REMEDY_LEARNED, _SOURCE)
 
 
-def _multiplying_learned(tape: Tape, dependence: Dependence, start: int) -> Iterator[Tensor]:
-    """Yield what a softmax gives, as the rows that multiply a learned matrix, if nothing changes it before."""
+def _multiplying_learned(
+    exam: Examination, dependence: Dependence, start: int, over: Sequence[int]
+) -> Iterator[Tensor]:
+    """Yield what a softmax gives, as rows that multiply a learned matrix, if they are across the axes it runs over."""
+    tape = dependence.tape
     output = tape.events[start].output
     for event in (tape.events[index] for index in sorted(tape.descendants(start))):
         number = int(event.call in ("addmm", "baddbmm"))
         if event.call in _PRODUCTS and dependence.is_learned(event, number + 1):
             places, rows = places_in(tape, start, (event.index, number)), event.inputs[number]
-            if places is not None and bool((places >= 0).all()) and torch.equal(output.flatten()[places], rows):
+            if places is None or bool((places < 0).any()) or not torch.equal(output.flatten()[places], rows):
+                continue
+            across = over and not any(_runs_along(places, output.shape, axis) for axis in over)
+            if across and not _has_bias(exam, dependence, (event.index, number + 1)):
                 yield rows
+
+
+def _runs_along(places: Tensor, shape: Sequence[int], axis: int) -> bool:
+    """Whether rows hold several places of an axis of what they are made of, given where each element lies in it."""
+    along = places // math.prod(shape[axis + 1 :]) % shape[axis]
+    return bool((along != along[..., :1]).any())
+
+
+def _has_bias(exam: Examination, dependence: Dependence, operand: Operand) -> bool:
+    """Whether a learned factor is the weight of a layer with a bias."""
+    events = dependence.tape.events
+    if operand[1] == 2 and dependence.is_learned(events[operand[0]], 0):  # added by the product itself
+        return True
+    while (parent := events[operand[0]].parents[operand[1]]) is not None:
+        operand = (parent, 0)
+    owner, _, name = (events[operand[0]].parameters[operand[1]] or "").rpartition(".")
+    return name == "weight" and getattr(exam.patient.module.get_submodule(owner), "bias", None) is not None
 
 
 def _is_one(sums: Tensor) -> bool:

@@ -59,9 +59,9 @@ TEXTS: Mapping[str, FindingText] = {
         VIEWS_MOVE_NOTHING,
     ),
     "shared": FindingText(
-        "error",
+        "warning",
         "Heads that share keys do not share values: one of both was repeated in another order.",
-        "repeat keys and values alike, x.repeat_interleave(n_heads // n_kv_heads, dim=1)",
+        f"repeat keys and values alike, x.repeat_interleave(n_heads // n_kv_heads, dim=1){_ACCEPT}",
         _AINSLIE,
     ),
     "exchange": FindingText(
@@ -79,7 +79,7 @@ TEXTS: Mapping[str, FindingText] = {
     "laid elsewhere": FindingText(
         "error",
         "Windows are not laid back as they were cut: what a position asked for comes out at another one.",
-        "reverse after the attention what cut the windows: the same axes, and torch.roll by +shift after -shift",
+        f"reverse after the attention what cut the windows: the same axes, torch.roll by +shift after -shift{_ACCEPT}",
         _LIU,
     ),
 }
@@ -173,12 +173,13 @@ def _of_attentions(exam: Examination, dependence: Dependence) -> Iterator[Findin
     for attention in attentions(tape, exam.convention):
         found = _over_heads(exam, attention) or _over_features(exam, dependence, attention)
         found = found or _samples_mixed(dependence, attention)
-        found = found or _split(dependence, attention) or _shared_unlike(attention)
+        found = found or _split(dependence, attention)
         if exam.convention.layout not in (
             *FILMS,
             *BATCH_INSIDE,
         ):  # where frames, rows and columns are told apart by nothing
             found = found or _merged(tape, dependence, attention) or _laid_elsewhere(tape, dependence, attention)
+        found = found or _shared_unlike(attention)
         if found is not None:
             yield found
 
@@ -258,12 +259,17 @@ def _split(dependence: Dependence, attention: TapedAttention) -> Finding | None:
 
 
 def _shared_unlike(attention: TapedAttention) -> Finding | None:
-    """The error for keys that other heads share than share the values, though there are as many of both."""
+    """The warning for keys and values one of which was repeated whole, the other head by head.
+
+    Keys and values that are shared in other ways are so on purpose: no call gives such an order by mistake.
+    """
     if attention.k is None:
         return None
-    keys, values = _owners(attention.k), _owners(attention.v)
-    groups = set(keys)
-    if keys == values or len(groups) != len(set(values)) or not 1 < len(groups) < attention.n_heads:
+    keys, values = owned = _owners(attention.k), _owners(attention.v)
+    heads, groups = len(keys), len(set(keys))
+    each = heads // groups  # heads that share
+    whole, by_head = [head % groups for head in range(heads)], [head // each * each for head in range(heads)]
+    if whole == by_head or owned not in ((whole, by_head), (by_head, whole)):
         return None
     listed = " and ".join(
         f"{name} are those of heads {owners}" for name, owners in (("keys", keys), ("values", values))
@@ -288,32 +294,52 @@ def _merged(tape: Tape, dependence: Dependence, attention: TapedAttention) -> Fi
 
 
 def _laid_elsewhere(tape: Tape, dependence: Dependence, attention: TapedAttention) -> Finding | None:
-    """The error for windows whose outputs come out at other positions than their queries came from."""
+    """The error for windows whose outputs come out at other positions than their queries came from.
+
+    Where all are moved on by as much, or come out backwards, that is meant, unless they were so moved to be cut.
+    """
+    length = dependence.length
+    found = list(_ways(tape, dependence, attention))
+    moved = [(position, row) for position, _, row in found if position != row]
+    if len(moved) <= (1 - _ENOUGH) * len(tested_positions(length)):
+        return None
+    cut = [(position, place) for position, place, _ in found]
+    moved_to_be_cut = _is_one_move(cut, length) and any(position != place for position, place in cut)
+    if _is_one_move([(position, row) for position, _, row in found], length) and not moved_to_be_cut:
+        return None
+    listed = ", ".join(f"of {position} at {row}" for position, row in moved[:3])
+    return TEXTS["laid elsewhere"].finding(_ID, f"what comes of the query{_in(attention)} {listed} and so on")
+
+
+def _is_one_move(moves: Sequence[tuple[int, int]], length: int) -> bool:
+    """Whether all go equally far, round the end, or in reverse."""
+    return any(len({(end + sign * start) % length for start, end in moves}) == 1 for sign in (-1, 1))
+
+
+def _ways(tape: Tape, dependence: Dependence, attention: TapedAttention) -> Iterator[tuple[int, int, int]]:
+    """Yield positions, where their queries lie when window stands after window, and where what comes of them ends.
+
+    Ends where several positions are mixed before or behind the attention.
+    """
     pairing, length = attention.sources.pairing, dependence.length
     batch, count, q_len, _ = attention.weights.shape  # heads of every window, one after the other
     if batch != dependence.batch or q_len == length or count * q_len % length:
-        return None
+        return
     behind = _behind(tape, dependence, attention, _REORDERING)
     ends = [event for event in behind if _has_positions(event.output, dependence.batch, length)][-1:]
     if not ends or pairing.queries is None or pairing.query_places is None:
-        return None
+        return
     event, number = pairing.queries
-    before = tape.events[event].inputs[number]
-    moved: list[tuple[int, int]] = []
+    before, n_heads = tape.events[event].inputs[number], count * q_len // length
     for position in tested_positions(length):
         after = dependence.with_position(position)[event].inputs[number]
         asking = differs(before, after).flatten()[pairing.query_places].any(3)  # (batch, heads, q_len)
         (output,) = _replayed(tape, _all_rows(attention, _rows_moved(asking)), ends)
         rows = _batch_first(differs(ends[0].output, output), dependence.batch, length).any(3)[0, 0].nonzero().flatten()
-        if (
-            int(asking.sum()) * length != count * q_len or len(rows) != 1
-        ):  # several positions are mixed before or behind
-            return None
-        moved += [(position, int(rows))] if int(rows) != position else []
-    if len(moved) <= (1 - _ENOUGH) * len(tested_positions(length)):
-        return None
-    listed = ", ".join(f"of {position} at {row}" for position, row in moved[:3])
-    return TEXTS["laid elsewhere"].finding(_ID, f"what comes of the query{_in(attention)} {listed} and so on")
+        if int(asking.sum()) != n_heads or len(rows) != 1:
+            return
+        head, row = asking[0].nonzero()[0].tolist()
+        yield position, head // n_heads * q_len + row, int(rows)
 
 
 def _rows_moved(rows: Bool[Tensor, "batch heads q_len"]) -> Callable[[Tensor], Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -120,7 +120,7 @@ def _errors(exam: Examination, claims: Claims, order: _Order | None) -> Iterator
     wrong = [] if dead or order is None or angles_told else list(_wrong_scores(claims, order))
     if dead or wrong:
         yield from dead or wrong
-    elif order is not None and (order.hidden or _pieces_alike(exam, order)) and not _are_given(exam):
+    elif order is not None and (order.hidden or _pieces_alike(exam, claims, order)) and not _are_given(exam):
         asked_for = "" if claims.modules or claims.tensors else _asked_for(exam)
         yield from accepted_by([_same_for_all(order, claims)], asked_for, by="order is visible when it is built with")
 
@@ -277,12 +277,24 @@ def _is_constant(one: TapedAttention) -> bool | None:
     return _range(one.scores, allowed, 3) <= 1e-6 * max(1.0, float(one.scores[allowed].abs().max()))
 
 
-def _pieces_alike(exam: Examination, order: _Order) -> bool:
-    """Whether pieces of the input, such as patches of an image, look at each other, and are all alike then.
+def _pieces_alike(exam: Examination, claims: Claims, order: _Order) -> bool:
+    """Whether pieces of the input, such as patches of an image, are given one vector of positions, and look alike.
 
-    The order within a piece is seen, that of the pieces is not. Before them may be class tokens.
+    The order within a piece is seen, that of the pieces is not. Before them may be class tokens. What may tell them
+    apart, such as a table or a convolution, is used elsewhere: of the values, or behind the attention.
     """
-    return bool(order.attentions) and all(_is_of_pieces_alike(exam, one) for one in order.attentions)
+    tensors = [exam.patient.module.state_dict(keep_vars=True).get(path) for path in claims.tensors]
+    pieces = {one.weights.shape[2] - first for one in order.attentions for first in range(_CLASS_TOKENS + 1)}
+    one_vector = bool(tensors) and all(one is not None and _is_one_vector(one, pieces) for one in tensors)
+    return one_vector and bool(order.attentions) and all(_is_of_pieces_alike(exam, one) for one in order.attentions)
+
+
+def _is_one_vector(table: Tensor, rows: Container[int]) -> bool:
+    """Whether a table has a single row, or equal ones that no training makes differ."""
+    sizes = [size for size in table.shape if size > 1]
+    if len(sizes) == 2 and sizes[0] in rows and not table.requires_grad:
+        return _spread(table.squeeze(), 0) == 0.0
+    return len(sizes) == 1 and sizes[0] not in rows
 
 
 def _is_of_pieces_alike(exam: Examination, one: TapedAttention) -> bool:
