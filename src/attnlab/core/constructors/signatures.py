@@ -44,9 +44,7 @@ def _signature(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return parameters
 
 
-@functools.cache
-def _lab_signature(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    return _signature(factory)
+_lab_signature = functools.cache(_signature)
 
 
 def _parents(factory: Callable[..., Any]) -> list[type]:
@@ -113,9 +111,7 @@ def _adapter(hint: Any) -> pydantic.TypeAdapter[Any]:
     return pydantic.TypeAdapter(hint, config=pydantic.ConfigDict(arbitrary_types_allowed=True))
 
 
-@functools.lru_cache(maxsize=256)
-def _known_adapter(hint: Any) -> pydantic.TypeAdapter[Any]:
-    return _adapter(hint)
+_known_adapter = functools.lru_cache(maxsize=256)(_adapter)
 
 
 def _in_words(hint: Any) -> str:
@@ -152,6 +148,4 @@ def _hints(factory: Callable[..., Any]) -> dict[str, Any]:
     return typing.get_type_hints(factory.__init__ if isinstance(factory, type) else factory)
 
 
-@functools.cache
-def _lab_hints(factory: Callable[..., Any]) -> dict[str, Any]:
-    return _hints(factory)
+_lab_hints = functools.cache(_hints)

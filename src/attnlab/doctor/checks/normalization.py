@@ -82,7 +82,7 @@ def _of_learned(exam: Examination) -> Iterator[Finding]:
     for start in (one.event for one in softmaxes(tape, dependence) if one.event not in of_input):
         output = tape.events[start].output
         over = [axis for axis, size in enumerate(output.shape) if size > 1 and _is_one(output.sum(axis))]
-        for rows in itertools.islice(_multiplying_learned(exam, dependence, start, over), 1):
+        for rows in itertools.islice(_multiplying_learned(exam, dependence, start, over), 1) if over else ():
             sums_to = rows.sum(-1)
             evidence = (
                 f"a softmax of shape {tuple(output.shape)} sums to one over axis {over[0]}; what multiplies the"
@@ -104,7 +104,7 @@ def _multiplying_learned(
             places, rows = places_in(tape, start, (event.index, number)), event.inputs[number]
             if places is None or bool((places < 0).any()) or not torch.equal(output.flatten()[places], rows):
                 continue
-            across = over and not any(_runs_along(places, output.shape, axis) for axis in over)
+            across = not any(_runs_along(places, output.shape, axis) for axis in over)
             if across and not _has_bias(exam, dependence, (event.index, number + 1)):
                 yield rows
 

@@ -135,8 +135,8 @@ def _measured(tape: Tape, dependence: Dependence, attention: TapedAttention) -> 
 
 def _summed_features(tape: Tape, dependence: Dependence, attention: TapedAttention) -> int:
     """How many features the scores are summed over: of all products of the input with itself that are added up."""
-    own, pairing = attention.sources.pairing.products, attention.sources.pairing
-    features = 0 if attention.q is None else attention.q.shape[3]
+    pairing = attention.sources.pairing
+    own, features = pairing.products, 0 if attention.q is None else attention.q.shape[3]
     if own is None or pairing.scores is None:
         return features
     ends = Products(tape, dependence).ends

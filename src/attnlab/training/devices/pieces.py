@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from attnlab.core.contracts import Batch, Task, counts_targets, targets_of
 from attnlab.core.errors import SpecError
-from attnlab.core.generators import generator_states, restore_generators
+from attnlab.core.generators import generator_states, restore_generators, seed_generators
 
 FUSED = "scaled_dot_product"
 """In the names of operations that attend and drop weights in one call."""
@@ -124,7 +124,7 @@ class _DrawnForAll(TorchDispatchMode):
         seed = int(torch.randint(LARGEST_SEED, ())) + self._number
         cuda = [torch.cuda.current_device()] if named["query"].is_cuda else []
         with torch.random.fork_rng(devices=cuda):
-            torch.manual_seed(seed)
+            seed_generators(seed)
             return func(**named)
 
     def _create(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], place: int) -> Any:
