@@ -630,3 +630,23 @@ def test_padding_masks_do_not_hide_leaks():
 @pytest.mark.parametrize("length", [2, 3, 4])
 def test_a_short_input_that_is_seen_whole_is_no_window(length):
     assert not blamed(Attention(), text="", length=length, any_length=False, longest=length)
+
+
+class Scrambled(nn.Module):
+    """Causal weights, and outputs of heads that a view lays at other positions."""
+
+    def __init__(self, hides=True):
+        super().__init__()
+        self.maps, self.hides = nn.Linear(D, 3 * D), hides
+
+    def forward(self, x):
+        q, k, v = self.maps(x).unflatten(-1, (3 * HEADS, -1)).transpose(1, 2).chunk(3, 1)
+        scores = q @ k.mT / q.shape[-1] ** 0.5
+        if self.hides:
+            scores = scores.masked_fill(later(x.shape[1]), float("-inf"))
+        return (scores.softmax(-1) @ v).reshape(x.shape)
+
+
+def test_what_scrambled_heads_bring_from_later_positions_is_their_error():
+    assert found(Scrambled(), causal=True) == []
+    assert only_error(Scrambled(hides=False), causal=True)  # weights that see ahead are an error of their own

@@ -99,10 +99,12 @@ def explain(
             tell(fewer)
         if executor is None:
             executor = held.enter_context(LocalProcesses(workers, 1, out / WORKERS_LOG))
-        runs = Runs(out / "runs", executor, partial(_on_run, case.quantity.metric.name, tell))
+        else:
+            workers = 1  # as far as is known here
+        on_run = partial(_on_run, case.quantity.metric.name, tell)
+        runs = Runs(out / "runs", executor, on_run, workers=workers)
         measuring = Measuring(case, runs, range(seeds or SEEDS), 1.0, begun + 60 * minutes)
-        per_core = OTHERWISE / max(1, workers)
-        takes = {one.name: (one.seconds_per_seed or 0.0) * per_core for one in plan.variants}
+        takes = {one.name: (one.seconds_per_seed or 0.0) * OTHERWISE / workers for one in plan.variants}
         pacing = Pacing(out / FOUND, minutes, seeds, takes, tell)
         answer = replace(_answer(measuring, plan, pacing), seconds=_seconds(out, begun), minutes=minutes)
         write_json(out / ANSWER, answer.to_json())

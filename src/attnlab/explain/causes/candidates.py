@@ -48,6 +48,8 @@ MENDINGS: Mapping[str, Mapping[str, Any]] = {
     "normalization": {"over_keys": True},
 }
 """By the doctor's check, how a mixer is called without the fault; a wrong scale brings its factor with it."""
+NAMES = {"heads-mixed": "scrambled heads"}
+"""By the doctor's check, what an error is called that another attention in its place removes."""
 KEPT_OTHERWISE: Sequence[tuple[Sequence[str], str, str, Callable[[Known], Change | None]]] = (
     (("residual",), NO_PATH, IDENTITY, identity_path),
     (DEAD, "dead rectifiers", LIVING, living_rectifiers),
@@ -141,7 +143,7 @@ def _remedy(situation: Known, one: Examined, finding: Mapping[str, Any]) -> tupl
     change = with_attention(situation) if attends else None
     if finding["check"] == "positions" and situation.signature("missing positions"):
         change = next(filter(None, (exchanged(situation, kind) for kind in (ATTENTION, LAYER))), None)
-    return f"bug in {one.name.rpartition(':')[2]}", WHOLE, change
+    return NAMES.get(finding["check"], f"bug in {one.name.rpartition(':')[2]}"), WHOLE, change
 
 
 def _mending(situation: Known, finding: Mapping[str, Any]) -> Mapping[str, Any] | None:

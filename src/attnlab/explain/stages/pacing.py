@@ -28,6 +28,8 @@ NEARLY = 0.8
 """Part of the plan that fits the time, from which runs are not shortened: what is over is left out at the end."""
 AT_FIRST = 1 / 3
 """Part of the time that runs of the case as it is may take before others are shortened."""
+MOST_DOUBLED = 6
+"""Twice as many steps are tried fewer times than this, where shortened runs do not show what was seen."""
 ANOTHER = -1
 """A seed of which no run is made."""
 
@@ -44,13 +46,13 @@ class Pacing:
     tell: Tell  # of the plan
 
     def leaves_time(self, measuring: Measuring, known: Mapping[str, Known]) -> bool:
-        """Whether runs of the case as it is may be made first; one of each is made on the way."""
-        seen = setups_of(known, measuring.case.saw)
-        for seeds in (measuring.seeds[:1], measuring.seeds):  # one run tells better how long others take
-            needed = len(seeds) * sum(self._takes(measuring, setup) for setup in seen.values())
-            if not measuring.comparable or needed > AT_FIRST * measuring.seconds_left:
+        """Whether runs of the case as it is may be made first; those that run side by side are made on the way."""
+        seen = list(setups_of(known, measuring.case.saw).values())
+        at_once = measuring.at_once(seen)
+        for seeds in (at_once, measuring.seeds):  # runs tell better how long others take
+            if not measuring.comparable or self._missing(measuring, seen, seeds) > AT_FIRST * measuring.seconds_left:
                 return False
-            measuring.runs.of(list(seen.values()), measuring.seeds[:1])
+            measuring.runs.of(seen, at_once)
         return True
 
     def chosen(
@@ -109,20 +111,26 @@ class Pacing:
         return fits
 
     def lengthened(self, measuring: Measuring, known: Mapping[str, Known]) -> Measuring:
-        """It with all steps after all, where a run with them has the surprise and a shorter one has none."""
+        """It with more steps, or all, where a run with all has the surprise and a shorter one has none."""
         quantity, first = measuring.case.quantity, measuring.seeds[:1]
         base = setups_of(known, quantity.variants)
         if measuring.fraction == 1 or not measuring.runs.are_made(list(base.values()), first):
             return measuring
-        shorter = {name: measuring.shortened(setup) for name, setup in base.items()}
-        whole, part = (measuring.mean(some, first) for some in (base, shorter))
-        shows = whole and part and quantity.surprises(whole.mean, HALF) and not quantity.surprises(part.mean, MATTERS)
-        if not shows:
+
+        def shows(fraction: float, part: float) -> bool:
+            these = replace(measuring, fraction=fraction)
+            found = these.mean({name: these.shortened(setup) for name, setup in base.items()}, first)
+            return found is not None and quantity.surprises(found.mean, part)
+
+        if not shows(1.0, HALF) or shows(measuring.fraction, MATTERS):
             return measuring
-        self.tell("shortened runs do not show what was seen: runs have all steps, as far as there is time")
+        doubled = (measuring.fraction * 2**times for times in range(1, MOST_DOUBLED))
+        fraction = next((one for one in doubled if one <= NEARLY and shows(one, HALF)), 1.0)
+        part = "all steps" if fraction == 1 else f"{fraction:.2g} of them"
+        self.tell(f"shortened runs do not show what was seen: runs have {part}, as far as there is time")
         kept = read_json(self.kept)
-        write_json(self.kept, kept | {"plan": {**kept["plan"], "fraction": 1.0}})
-        return replace(measuring, fraction=1.0)
+        write_json(self.kept, kept | {"plan": {**kept["plan"], "fraction": fraction}})
+        return replace(measuring, fraction=fraction)
 
     def _missing(self, measuring: Measuring, setups: Iterable[Setup], seeds: Sequence[int]) -> float:
         """Seconds that those runs of set-ups take which are not made yet."""
@@ -130,8 +138,8 @@ class Pacing:
         return sum(self._takes(measuring, one) for one in missing)
 
     def _takes(self, measuring: Measuring, setup: Setup) -> float:
-        """Seconds that one run of a variant takes: as runs before took, or as a few of its steps did."""
-        return measuring.runs.seconds_of([setup], [ANOTHER]) or self.planned[setup.name]
+        """Seconds that one run of a variant adds: as runs before took, or as a few of its steps did."""
+        return measuring.runs.seconds_of([setup], [ANOTHER]) / measuring.runs.workers or self.planned[setup.name]
 
 
 def _failed(measuring: Measuring, setups: Sequence[Setup]) -> str:

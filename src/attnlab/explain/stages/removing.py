@@ -125,7 +125,9 @@ class Removing:
         now = self.measuring.quantity(self._with(self.applied))
         first = next(seed for seed, value in now.items() if math.isfinite(value))
         setups = {name: self._with([*self.applied, one]) for name, one in tried.items()}
-        gained = {name: now[first] - values[first] for name, values in self._side_by_side(setups, [first]).items()}
+        every = [setup for these in setups.values() for setup in these.values()]
+        once = self._side_by_side(setups, list(dict.fromkeys([first, *self.measuring.at_once(every)])))
+        gained = {name: now[first] - values[first] for name, values in once.items()}
         alone = {name: Estimate(one, -math.inf, math.inf, 1) for name, one in gained.items() if math.isfinite(one)}
         little = {name: one for name, one in alone.items() if one.mean / left <= least}
         matter = self._in_time({name: setups[name] for name in alone if name not in little}, alone)

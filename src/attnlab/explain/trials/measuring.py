@@ -55,6 +55,10 @@ class Measuring:
         """The mean of the number that is explained, of runs that finished; None without any."""
         return mean_of(self.quantity(setups, seeds), self.case.quantity.limits)
 
+    def at_once(self, setups: Sequence[Setup]) -> Sequence[int]:
+        """The first seeds: as many as can be run side by side for all the set-ups, one at least."""
+        return self.seeds[: max(1, self.runs.workers // max(1, len(setups)))]
+
     def late(self, setups: Sequence[Setup], seeds: Sequence[int] | None = None) -> bool:
         """Whether runs of set-ups, by default with all seeds, would end after the deadline."""
         return self.runs.seconds_of(setups, self.seeds if seeds is None else seeds) > self.seconds_left

@@ -124,9 +124,10 @@ class Runs:
     executor: Executor  # what computes them
     on_run: OnRun  # told of every run that ends
     device: str = "cpu"  # or "cuda"
+    workers: int = 1  # how many runs it computes side by side
     _known: dict[tuple[str, int], Run] = field(default_factory=dict)  # by key of the set-up, and seed
     _made_s: float = 0.0  # how long the runs took that were made here
-    _made_steps: int = 0  # how many steps they had
+    _made_steps: int = 0  # how many steps they had in a row
 
     def of(self, setups: Sequence[Setup], seeds: Sequence[int]) -> dict[str, dict[int, Run]]:
         """The runs of set-ups, by their names and seeds; those that are not there yet are made, seed by seed."""
@@ -148,7 +149,7 @@ class Runs:
             begun = time.monotonic()
             self.executor.run([self._job(setup, seed) for setup, seed in todo], tell)
             self._made_s += time.monotonic() - begun
-            self._made_steps += sum(setup.steps for setup, _ in todo)
+            self._made_steps += self._in_a_row([setup.steps for setup, _ in todo])
         failed = {(todo[number][0].key, todo[number][1]): error for number, error in errors.items()}
         for setup, seed in missing:
             place = (setup.key, seed)
@@ -161,8 +162,12 @@ class Runs:
 
     def seconds_of(self, setups: Sequence[Setup], seeds: Sequence[int]) -> float:
         """How long the runs take that are not made yet, as the runs before took; 0 before the first."""
-        missing = sum(setup.steps for setup in setups for seed in seeds if (setup.key, seed) not in self._known)
-        return missing * self._made_s / max(1, self._made_steps)
+        missing = [setup.steps for setup in setups for seed in seeds if (setup.key, seed) not in self._known]
+        return self._in_a_row(missing) * self._made_s / max(1, self._made_steps)
+
+    def _in_a_row(self, steps: Sequence[int]) -> int:
+        """How many steps follow one another where runs of so many steps are made side by side, the longest first."""
+        return sum(sorted(steps, reverse=True)[:: self.workers])
 
     def place(self, setup: Setup) -> Path:
         """The folder of a set-up: by its name where it is new, where it was begun otherwise."""
