@@ -338,3 +338,25 @@ def test_a_mask_over_what_is_answered_is_no_mask_over_keys(tmp_path):
     answered += "\n        return y if masks is None else y.masked_fill(masks == 0, -1e9)"
     convention = asked(tmp_path, text.replace("return self.out((w @ v).transpose(1, 2).reshape(b, n, d))", answered))
     assert convention.masks == ()
+
+
+class OfNumbers(nn.Module):
+    """x: (batch, length, dim); one whole number for each sample."""
+
+    def __init__(self, hides):
+        super().__init__()
+        self.hides, self.attention = hides, nn.MultiheadAttention(16, 2, batch_first=True)
+        self.times = nn.Linear(1, 16)
+
+    def forward(self, x, t):
+        hidden = torch.arange(x.shape[1]) >= t[:, None]
+        if not self.hides:
+            x, hidden = x + self.times(t.to(x.dtype)[:, None])[:, None], None
+        return self.attention(x, x, x, key_padding_mask=hidden, need_weights=False)[0]
+
+
+@pytest.mark.parametrize("hides", [True, False])
+def test_numbers_that_hide_nothing_are_no_lengths_unless_they_are_called_so(hides):
+    convention = interview(Patient("it", OfNumbers(hides), None, {}, "", ""))
+    assert [mask.encoding for mask in convention.masks] == [LENGTHS] * hides
+    assert ("t=the same number for every sequence" in convention.in_words) is not hides

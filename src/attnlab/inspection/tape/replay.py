@@ -23,6 +23,9 @@ _RANDOM = frozenset(
 )
 """Operations that would give other values when done again; theirs are copied from the tape."""
 
+_VIEWS = frozenset({"view", "_unsafe_view"})
+"""Operations that fail where values lie otherwise in memory than those that they replace."""
+
 
 def replay(
     tape: Tape,
@@ -111,7 +114,12 @@ class _Player:
     def _done_again(self, event: Event, inputs: list[Tensor]) -> list[Tensor]:
         """The outputs of an event on other inputs, with the random numbers of the tape."""
         if event.call not in _RANDOM:
-            return event.step.again(inputs)
+            try:
+                return event.step.again(inputs)
+            except RuntimeError:  # values that replace others may lie otherwise in memory, of which no view can be made
+                if event.call not in _VIEWS or event.index in self.alive:
+                    raise
+                return [inputs[0].reshape(event.output.shape)]
         output = event.output
         if event.call == "native_dropout":
             kept = 1.0 - float(event.arguments[0])

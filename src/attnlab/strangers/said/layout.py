@@ -54,6 +54,8 @@ _BETWEEN = re.compile(r"\s*[,\u00d7*:]\s*|\s+x\s+|\s+by\s+|\s+")
 _BARE = re.compile(rf"^(\s*(?:\w+\s*(?:[:=]|is|->)\s*)?)([A-Za-z]\w*(?:{_JOINT}[A-Za-z]\w*){{2}})\s*$")
 _SHAPED = re.compile(rf"(\bshaped?\s*(?:of|:|is|=)?\s*)([A-Za-z]\w*(?:{_JOINT}[A-Za-z]\w*){{2}})", re.IGNORECASE)
 _FIRST_AXIS = re.compile(r"(batch|sequence|seq|channels|channel|time|length)[- _]first", re.IGNORECASE)
+_EXCHANGES = re.compile(r"^[^#]*(\.(permute|transpose|swap(axes|dims)|movedim|m?T|t)\b|\brearrange\()")
+"""A line of code that exchanges axes; shapes told on it, and behind it, may be those of what came of it."""
 
 
 def layout_said(module: nn.Module, parameter: str, text: str = "") -> Said | None:
@@ -122,11 +124,14 @@ def _sayings(module: nn.Module, parameter: str, text_of_file: str) -> Iterator[t
     for docstring in docstrings(module):
         yield from ((line, "its docstring") for line in _about(docstring, parameter))
     reassigned = re.compile(rf"\s*{re.escape(parameter)}\b[^=(\[.]*=[^=]")
-    body = itertools.takewhile(lambda line: not reassigned.match(line), lines[start:])
+    body = list(itertools.takewhile(lambda line: not reassigned.match(line), lines[start:]))
+    turned = next((number for number, line in enumerate(body) if _EXCHANGES.search(line)), len(body))
     above = re.search(rf"((?:^#.*\n)+)(?:@.*\n)*class {type(module).__name__}\b", text_of_file, re.MULTILINE)
-    around = "\n".join([above.group(1) if above else "", *body])
-    telling = _telling(parameter)
-    yield from ((each, "a shape comment") for each in _comments(around) if telling.search(each))
+    around = "\n".join([above.group(1) if above else "", *body[:turned]])
+    telling, naming = _telling(parameter), re.compile(rf"\b{re.escape(parameter)}\b")
+    told = [each for each in _comments(around) if telling.search(each)]
+    told += [each for each in _comments("\n".join(body[turned:])) if naming.search(each)]  # else of what was turned
+    yield from ((each, "a shape comment") for each in told)
 
 
 def _telling(parameter: str) -> re.Pattern[str]:

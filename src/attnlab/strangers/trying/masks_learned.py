@@ -28,6 +28,7 @@ from attnlab.strangers.calling.masking import (
     Masking,
 )
 from attnlab.strangers.calling.roles import Parameter, seems_over_pairs
+from attnlab.strangers.calling.sources import Argument
 from attnlab.strangers.patient import MASKS_DECLARED, Patient
 from attnlab.strangers.said.masks import mask_said, over_said
 from attnlab.strangers.said.source import Said, nodes_of, source_of_forward
@@ -168,6 +169,7 @@ def with_masks(
     """The convention with all mask arguments that can be given, their values as declared where that is done."""
     if convention.length < _SHORTEST:
         return convention
+    convention = _without_lengths_by_chance(trial, convention, parameters)
     hiding = Hiding(trial, convention)
     learned: list[Masking] = []
     for one in parameters:
@@ -185,6 +187,19 @@ def with_masks(
     chosen = [replace(mask, required=mask.required or mask.parameter in given) for mask in chosen]
     rest = tuple(mask for mask in convention.masks if mask.parameter not in {each.parameter for each in chosen})
     return replace(convention, masks=(*chosen, *rest))
+
+
+def _without_lengths_by_chance(trial: Trial, convention: Convention, parameters: Sequence[Parameter]) -> Convention:
+    """The convention with numbers in place of lengths that nothing calls so and that hide nothing, as a time step."""
+    named = {one.name for one in parameters if one.role == "lengths"}
+    for mask in (one for one in convention.masks if one.encoding == LENGTHS and one.parameter not in named):
+        left = Hiding(trial, convention).left(mask)
+        number = Argument(mask.parameter, "one number each", value=convention.length)
+        masks = tuple(one for one in convention.masks if one is not mask)
+        other = replace(convention, masks=masks, arguments=(*convention.arguments, number))
+        if (left is None or left >= _OBEYED) and trial.runs(other):
+            convention = other
+    return convention
 
 
 def _learned_together(
