@@ -326,18 +326,20 @@ def test_a_bound_beyond_which_nothing_is_wanted_is_none(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("check", "whole", "title"),
+    ("checks", "whole", "title"),
     [
         ("heads-mixed", True, "scrambled heads"),
+        ("heads-mixed masks", True, "bug in Model"),
         ("masks", True, "bug in Model"),
         ("overfit", False, "bug in Model"),
-        ("positions", False, "bug in Model"),
+        ("positions", False, "wrong positions"),
     ],
 )
-def test_attention_is_exchanged_for_errors_that_may_be_its_own(check, whole, title, texts):
+def test_attention_is_exchanged_for_errors_that_may_be_its_own(checks, whole, title, texts):
     task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
     setup = Setup("mine", task, {"name": f"{OWN}:Model"}, {"budget": {"steps": 40}})
-    examined = [Examined(f"{OWN}:Model", "model", findings=[WRONG | {"check": check}])]
+    findings = [WRONG | {"check": check} for check in checks.split()]
+    examined = [Examined(f"{OWN}:Model", "model", findings=findings)]
     known = Known(setup, build_task(task), examined, exchangeable=exchangeable(setup))
     assert (title in {one.name for one in candidates({"mine": known})}) == whole
     assert "own attention" in {one.name for one in candidates({"mine": known})} or whole
@@ -772,7 +774,7 @@ def test_where_order_is_invisible_what_attends_instead_tells_places(tmp_path):
     known |= {"examined": [Examined("own.py:Placeless", "model", "bug", [finding])]}
     for order, rotary in ((0.0, {True}), (1.0, None)):
         causes = {one.name: one for one in candidates({"mine": Known(setup, measured={"order": order}, **known)})}
-        bug = causes.get("bug in Placeless")
+        bug = causes.get("wrong positions")
         assert (bug and {slot["rotary"] for slot in bug.changes["mine"]["model"]["slots"].values()}) == rotary
 
 

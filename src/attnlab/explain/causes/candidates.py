@@ -48,8 +48,13 @@ MENDINGS: Mapping[str, Mapping[str, Any]] = {
     "normalization": {"over_keys": True},
 }
 """By the doctor's check, how a mixer is called without the fault; a wrong scale brings its factor with it."""
-NAMES = {"heads-mixed": "scrambled heads"}
-"""By the doctor's check, what an error is called that another attention in its place removes."""
+NAMES = {
+    "heads-mixed": "scrambled heads",
+    "positions": "wrong positions",
+    "padding": "padding that has an influence",
+    "mask-polarity": "a mask the other way round",
+}
+"""By the doctor's check, what an error is called that stands alone, and that another attention in its place removes."""
 KEPT_OTHERWISE: Sequence[tuple[Sequence[str], str, str, Callable[[Known], Change | None]]] = (
     (("residual",), NO_PATH, IDENTITY, identity_path),
     (DEAD, "dead rectifiers", LIVING, living_rectifiers),
@@ -120,7 +125,7 @@ def _bugs(situations: Mapping[str, Known]) -> Iterator[Cause]:
         evidence = next(one["message"] for one in warnings if one["check"] == "batch-independence")
         source = "PyTorch documentation, nn.LSTM and nn.MultiheadAttention, batch_first; pytorch#25100"
         yield Cause(TITLES["batch-independence"], "bug", _done({"swapped": True}), meant, evidence, source)
-    found: dict[str, Cause] = {}
+    found, checks = dict[str, Cause](), dict[str, set[str]]()
     for name, situation in situations.items():
         for one, finding in ((each, finding) for each in situation.examined for finding in each.suspect):
             title, removed, change = _remedy(situation, one, finding)
@@ -129,7 +134,12 @@ def _bugs(situations: Mapping[str, Known]) -> Iterator[Cause]:
                 told = [part for part in (before.evidence, finding["message"].rstrip(".")) if part]
                 changes, source = {**before.changes, name: {"model": change}}, before.source or finding["source"]
                 found[title] = replace(before, changes=changes, evidence="; ".join(dict.fromkeys(told)), source=source)
-    yield from found.values()
+                checks.setdefault(title, set()).add(finding["check"])
+    alone = {title: next(iter(each)) if len(each) == 1 else "" for title, each in checks.items()}
+    named = {title: NAMES.get(alone[title], title) for title in found}
+    for title, cause in found.items():  # of two modules with the same error each keeps the name of its own
+        once = cause.whole and list(named.values()).count(named[title]) == 1
+        yield replace(cause, name=named[title] if once else title)
 
 
 def _remedy(situation: Known, one: Examined, finding: Mapping[str, Any]) -> tuple[str, str, Mapping[str, Any] | None]:
@@ -143,7 +153,7 @@ def _remedy(situation: Known, one: Examined, finding: Mapping[str, Any]) -> tupl
     change = with_attention(situation) if attends else None
     if finding["check"] == "positions" and situation.signature("missing positions"):
         change = next(filter(None, (exchanged(situation, kind) for kind in (ATTENTION, LAYER))), None)
-    return NAMES.get(finding["check"], f"bug in {one.name.rpartition(':')[2]}"), WHOLE, change
+    return f"bug in {one.name.rpartition(':')[2]}", WHOLE, change
 
 
 def _mending(situation: Known, finding: Mapping[str, Any]) -> Mapping[str, Any] | None:
