@@ -136,6 +136,34 @@ def test_wrong_positions_in_scores_are_errors(name, causal):
     assert words in message
 
 
+class RelativeWindows(nn.Module):
+    """Two windows of 3 by 3 with a relative position bias, of which the second is masked in parts, as after a shift."""
+
+    def __init__(self, mask, of_distance=True):
+        super().__init__()
+        torch.manual_seed(23)
+        self.qkv, self.out, self.table = nn.Linear(D, 3 * D), nn.Linear(D, D), nn.Parameter(torch.randn(25, HEADS))
+        place = torch.arange(9)
+        row, column = (one[:, None] - one + 2 for one in (place // 3, place % 3))
+        self.index = 5 * row + column if of_distance else (7 * place[:, None] + 3 * place) % 25
+        apart = (place[:, None] < 3) != (place < 3)
+        self.hidden = torch.stack([torch.zeros(9, 9), torch.where(apart, torch.full((9, 9), mask), 0.0)])
+
+    def forward(self, x):
+        q, k, v = self.qkv(x.view(-1, 9, D)).unflatten(-1, (3, HEADS, -1)).transpose(1, 3).unbind(2)
+        scores = q @ k.mT / math.sqrt(q.size(-1)) + self.table[self.index].permute(2, 0, 1)
+        scores = (scores.unflatten(0, (-1, 2)) + self.hidden[:, None]).flatten(0, 1)
+        return self.out((scores.softmax(-1) @ v).transpose(1, 2).reshape(x.shape))
+
+
+@pytest.mark.parametrize("of_distance", [True, False])
+@pytest.mark.parametrize("mask", [-math.inf, -100.0])
+def test_a_bias_of_windows_may_depend_on_the_distance_in_a_plane_beside_a_mask(mask, of_distance):
+    messages = errors(RelativeWindows(mask, of_distance), length=18)
+    assert [text for text in messages if "no function of the distance" in text] == messages
+    assert bool(messages) is not of_distance
+
+
 def test_a_causal_mask_leaks_position_and_that_is_said():
     (finding,) = found(Scored(causal=True), causal=True)
     assert "but for the causal mask, which leaks it" in finding.message

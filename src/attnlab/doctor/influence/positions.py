@@ -396,7 +396,11 @@ def _grids(scores: Tensor) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
 
 
 def _unevenness_in_a_grid(scores: Tensor, sides: Sequence[int]) -> float:
-    """The largest difference of scores of pairs that lie alike, so far apart along every side."""
+    """The largest difference of scores of pairs that lie alike, so far apart along every side, and are not masked.
+
+    It is that of the window and head where it is least: all tokens are equal and places are told to all heads alike, so
+    that windows differ by a mask, which may be a small number. Where all scores are equal there is nothing to see.
+    """
     place = torch.arange(scores.shape[-1])
     kind = torch.zeros(scores.shape[-2:], dtype=torch.long)
     for side in (*sides, scores.shape[-1] // math.prod(sides)):
@@ -404,10 +408,14 @@ def _unevenness_in_a_grid(scores: Tensor, sides: Sequence[int]) -> float:
         kind = kind * 2 * side + along[:, None] - along[None] + side
     count = int(kind.max()) + 1
     kind = kind.flatten().expand(*scores.shape[:2], -1)  # of every pair: how it lies
-    flat = scores.flatten(2).nan_to_num(neginf=_BLOCKED)
-    high = torch.full((*scores.shape[:2], count), -torch.inf, dtype=flat.dtype).scatter_reduce(2, kind, flat, "amax")
-    low = torch.full((*scores.shape[:2], count), torch.inf, dtype=flat.dtype).scatter_reduce(2, kind, flat, "amin")
-    return float((high - low)[torch.isfinite(high)].max())
+    flat, blocked = scores.flatten(2), ~_allowed(scores).flatten(2)
+    least = torch.full((*scores.shape[:2], count), -torch.inf, dtype=flat.dtype)
+    high = least.scatter_reduce(2, kind, flat.masked_fill(blocked, -torch.inf), "amax")
+    low = (-least).scatter_reduce(2, kind, flat.masked_fill(blocked, torch.inf), "amin")
+    uneven = torch.where(torch.isfinite(high), high - low, 0.0).amax(2)
+    seen, differ = (~blocked).sum(2), high.amax(2) - low.amin(2) > rounding(scores)
+    telling = differ & (seen == seen[differ].max()) if bool(differ.any()) else ~differ
+    return float(uneven[telling].min())
 
 
 def _range(scores: Tensor, allowed: Tensor, axis: int) -> float:
