@@ -647,6 +647,6 @@ class Scrambled(nn.Module):
         return (scores.softmax(-1) @ v).reshape(x.shape)
 
 
-def test_what_scrambled_heads_bring_from_later_positions_is_their_error():
-    assert found(Scrambled(), causal=True) == []
-    assert only_error(Scrambled(hides=False), causal=True)  # weights that see ahead are an error of their own
+def test_scrambled_heads_are_told_beside_a_leak_that_no_weights_bring():
+    assert "which its scrambled heads can bring about" in only_error(Scrambled(), causal=True).message
+    assert "scrambled" not in only_error(Scrambled(hides=False), causal=True).message  # its weights see ahead

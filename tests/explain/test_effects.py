@@ -329,6 +329,7 @@ def test_a_bound_beyond_which_nothing_is_wanted_is_none(tmp_path):
     ("checks", "whole", "title"),
     [
         ("heads-mixed", True, "scrambled heads"),
+        ("heads-mixed causality", True, "scrambled heads"),
         ("heads-mixed masks", True, "bug in Model"),
         ("masks", True, "bug in Model"),
         ("overfit", False, "bug in Model"),
@@ -338,7 +339,8 @@ def test_a_bound_beyond_which_nothing_is_wanted_is_none(tmp_path):
 def test_attention_is_exchanged_for_errors_that_may_be_its_own(checks, whole, title, texts):
     task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
     setup = Setup("mine", task, {"name": f"{OWN}:Model"}, {"budget": {"steps": 40}})
-    findings = [WRONG | {"check": check} for check in checks.split()]
+    messages = {"heads-mixed": "Merging the heads scrambles positions.", "causality": "The scrambled heads bring it."}
+    findings = [WRONG | {"check": check, "message": messages.get(check, "It is wrong.")} for check in checks.split()]
     examined = [Examined(f"{OWN}:Model", "model", findings=findings)]
     known = Known(setup, build_task(task), examined, exchangeable=exchangeable(setup))
     assert (title in {one.name for one in candidates({"mine": known})}) == whole

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import ClassVar
@@ -28,7 +29,7 @@ from attnlab.explain.stages.removing import Removing
 from attnlab.explain.stages.repeating import with_all_seeds
 from attnlab.explain.trials.effects import Estimate, effects, mean_of
 from attnlab.explain.trials.measuring import Measuring
-from attnlab.explain.trials.setups import Runs, Setup
+from attnlab.explain.trials.setups import Run, Runs, Setup
 from attnlab.explain.words import paragraph, what_next
 from attnlab.studies.run.executor import InProcess
 
@@ -427,6 +428,44 @@ def test_what_it_ends_with_has_the_seeds_of_what_it_begins_with(made, seeds):
     measuring = Measuring(SimpleNamespace(saw=("mine",)), runs, range(5), 1.0, 0.0)
     ended = [replace(BASE, name="mine, rate removed")]
     assert len(with_all_seeds(measuring, {"mine": Known(BASE, None)}, ended).seeds) == seeds
+
+
+@pytest.mark.parametrize(("shown_after", "fraction"), [(30, 0.2), (60, 0.4), (120, 1.0), (170, 0.2)])
+def test_steps_are_doubled_until_a_run_shows_what_one_with_all_shows(said, tmp_path, shown_after, fraction):
+    case = parse_case(
+        said(training={"budget": {"steps": 160}}, saw={"val_loss": 1.0}, expected={"mine": {"val_loss": 2.0}})
+    )
+    setup, made = replace(BASE, training={"budget": {"steps": 160}}), []
+
+    def runs(setups, seeds):
+        made.extend(one.steps for one in setups)
+        return {
+            one.name: {seed: Run({"val_loss": 1.0 + (one.steps < shown_after)}) for seed in seeds} for one in setups
+        }
+
+    stand_in = SimpleNamespace(of=runs, are_made=lambda *_: True, workers=1)
+    measuring = Measuring(case, stand_in, range(3), 0.2, 0.0)
+    (tmp_path / "found.json").write_text('{"plan": {"fraction": 0.2}}')
+    pacing = Pacing(tmp_path / "found.json", 15.0, None, {}, lambda _: None)
+    assert pacing.lengthened(measuring, {"mine": Known(setup, None)}).fraction == fraction
+    assert max((steps for steps in made if steps < 160), default=0) <= 64  # all doublings take no more than one run
+
+
+@pytest.mark.parametrize(("run_s", "fits"), [(1.0, True), (4.0, False)])
+@pytest.mark.parametrize("workers", [1, 4])
+def test_runs_with_all_steps_take_a_third_of_the_time_at_most(said, tmp_path, run_s, fits, workers, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    case = parse_case(said(saw={"val_loss": 1.0}, expected={"mine": {"val_loss": 2.0}}))
+
+    def runs(setups, seeds):
+        now[0] += run_s * math.ceil(len(seeds) / workers)
+
+    missing = SimpleNamespace(of=runs, are_made=lambda _, seeds: bool(now[0]) and seeds[0] < workers, workers=workers)
+    missing.seconds_of = lambda *_: 0.0
+    measuring = Measuring(case, missing, range(3), 1.0, 10.0)
+    pacing = Pacing(tmp_path / "found.json", 15.0, None, {"mine": run_s}, lambda _: None)
+    assert pacing.leaves_time(measuring, {"mine": Known(BASE, None)}) == fits
 
 
 def test_what_only_runs_with_all_steps_show_is_explained_with_all_of_them(said, tmp_path, monkeypatch):

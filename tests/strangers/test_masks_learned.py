@@ -349,14 +349,14 @@ class OfNumbers(nn.Module):
         self.times = nn.Linear(1, 16)
 
     def forward(self, x, t):
-        hidden = torch.arange(x.shape[1]) >= t[:, None]
+        hidden = torch.arange(x.shape[1]) >= t[:, None] + (self.hides == "one too few")
         if not self.hides:
             x, hidden = x + self.times(t.to(x.dtype)[:, None])[:, None], None
         return self.attention(x, x, x, key_padding_mask=hidden, need_weights=False)[0]
 
 
-@pytest.mark.parametrize("hides", [True, False])
+@pytest.mark.parametrize("hides", ["all", "one too few", ""])
 def test_numbers_that_hide_nothing_are_no_lengths_unless_they_are_called_so(hides):
     convention = interview(Patient("it", OfNumbers(hides), None, {}, "", ""))
-    assert [mask.encoding for mask in convention.masks] == [LENGTHS] * hides
-    assert ("t=the same number for every sequence" in convention.in_words) is not hides
+    assert [mask.encoding for mask in convention.masks] == [LENGTHS] * bool(hides)
+    assert ("t=the same number for every sequence" in convention.in_words) is not bool(hides)

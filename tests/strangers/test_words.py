@@ -84,8 +84,8 @@ def test_shapes_are_understood_wherever_they_stand(tmp_path, text, layout):
         ("n = x.size(-1)", None),
         ("y = x + 1  # seq, bs, embed", "sequence-first"),
         ("y = x.permute(1, 0, 2)  # seq, bs, embed", None),
-        ("y = x.permute(1, 0, 2)\n        y = y + 1  # (seq, bs, embed)", None),
-        ("y = x.permute(1, 0, 2)\n        y = y + 1  # x: (seq, bs, embed)", "sequence-first"),
+        ("y = x.permute(1, 0, 2)  # x: (seq, bs, embed)", "sequence-first"),
+        ("y = x / self.T  # (seq, bs, embed)", "sequence-first"),
     ],
 )
 def test_names_of_axes_count_until_the_input_is_another(tmp_path, body, layout):

@@ -94,17 +94,16 @@ def explain(
     with contextlib.ExitStack() as held:
         out, _ = held.enter_context(holding(out, say=tell))
         _keep(case, out)
-        workers, fewer = bounded(jobs or usable_cores(), plan)
-        if fewer:
-            tell(fewer)
+        workers = 1  # as far as is known of an executor that is given
         if executor is None:
+            workers, fewer = bounded(jobs or usable_cores(), plan)
+            if fewer:
+                tell(fewer)
             executor = held.enter_context(LocalProcesses(workers, 1, out / WORKERS_LOG))
-        else:
-            workers = 1  # as far as is known here
         on_run = partial(_on_run, case.quantity.metric.name, tell)
         runs = Runs(out / "runs", executor, on_run, workers=workers)
         measuring = Measuring(case, runs, range(seeds or SEEDS), 1.0, begun + 60 * minutes)
-        takes = {one.name: (one.seconds_per_seed or 0.0) * OTHERWISE / workers for one in plan.variants}
+        takes = {one.name: (one.seconds_per_seed or 0.0) * OTHERWISE for one in plan.variants}
         pacing = Pacing(out / FOUND, minutes, seeds, takes, tell)
         answer = replace(_answer(measuring, plan, pacing), seconds=_seconds(out, begun), minutes=minutes)
         write_json(out / ANSWER, answer.to_json())

@@ -13,7 +13,7 @@ from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.differences import LEAK, Leakage, deviation, largest
-from attnlab.doctor.influence.heads import check_heads_mixed
+from attnlab.doctor.influence.heads import MOVED, check_heads_mixed
 from attnlab.doctor.influence.influence import (
     Influence,
     influence,
@@ -27,6 +27,7 @@ from attnlab.doctor.influence.logits import HUGE_LOGIT, LARGE_LOGIT, enlarging
 from attnlab.doctor.influence.masks import as_declared
 from attnlab.doctor.influence.steady import draws_alike, is_steady, same_course
 from attnlab.doctor.leaking_parts import parts_that_see_ahead, without_sight_ahead
+from attnlab.doctor.turned_views import VIEWS_MOVE_NOTHING
 from attnlab.inspection.tape.attentions import attentions
 
 _ID = "causality"
@@ -58,6 +59,12 @@ TEXTS: Mapping[str, FindingText] = {
         "it is {declared}, but {pattern}, through {parts} alone.",
         _EARLIER,
         "van den Oord 2016, arXiv:1609.03499, section 2.1 (causal convolutions)",
+    ),
+    "leak beside scrambled heads": FindingText(
+        "error",
+        "it is {declared}, but positions see later ones, which its scrambled heads can bring about.",
+        "mend first what the error heads-mixed says, and look again",
+        VIEWS_MOVE_NOTHING,
     ),
     "leak behind the last position": FindingText(
         "error",
@@ -164,9 +171,8 @@ def _must_not_see_ahead(exam: Examination) -> Iterator[Finding]:
     """An error for a future that leaks, or for a position that does not see itself."""
     seen = influence(exam)
     if seen.ahead.any():
-        if _weight_ahead(exam, causal=None) or not any(one.severity == "error" for one in check_heads_mixed(exam)):
-            yield _leak(exam, seen)
-        return  # else heads that are scrambled bring what is later to where it is seen
+        yield _leak(exam, seen)
+        return
     under = list(_leaks(exam))
     if under:
         yield _leak_under_a_condition(exam, under)
@@ -187,8 +193,11 @@ def _leak(exam: Examination, seen: Influence) -> Finding:
     prefix = seen.blocks[0] if len(seen.blocks) == 1 else range(0)
     if prefix and prefix[0] == 0 and convention.causal_by != "--causal":
         return TEXTS["leak in a prefix"].finding(_ID, evidence, {"declared": declared, "last": prefix[-1]})
-    parts = () if _weight_ahead(exam, causal=None) else _leaking_parts(exam)
+    weight = _weight_ahead(exam, causal=None)
+    parts = () if weight else _leaking_parts(exam)
     words = {"declared": declared, "pattern": _pattern(exam, seen), "remedy": _remedy(exam)}
+    if not weight and any(one.severity == "error" and MOVED in one.message for one in check_heads_mixed(exam)):
+        return TEXTS["leak beside scrambled heads"].finding(_ID, evidence, words)
     words["parts"] = ", ".join(f"`{name}`" for name in parts)
     return TEXTS["leak of parts" if parts else "leak"].finding(_ID, evidence, words)
 

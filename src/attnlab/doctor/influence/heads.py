@@ -28,6 +28,8 @@ from attnlab.inspection.tape.tape import Change, Event, Tape
 from attnlab.strangers.calling.layouts import BATCH_INSIDE, FILMS, SPLIT
 
 _ID = "heads-mixed"
+MOVED = "scrambles"
+"""In what is said of heads whose rows are brought to other positions."""
 _XCIT = "Vaswani 2017, arXiv:1706.03762, section 3.2.1; over features on purpose: Ali 2021 (XCiT), arXiv:2106.09681"
 _AINSLIE = "Ainslie 2023 (GQA), arXiv:2305.13245, section 2.2"
 _LIU = "Liu 2021 (shifted windows), arXiv:2103.14030, section 3.2"
@@ -54,7 +56,7 @@ TEXTS: Mapping[str, FindingText] = {
     ),
     "split": FindingText(
         "error",
-        "Splitting the heads scrambles {names}: their rows are not the positions of the input.",
+        f"Splitting the heads {MOVED} {{names}}: their rows are not the positions of the input.",
         f"view, then transpose: {_SPLIT}",
         VIEWS_MOVE_NOTHING,
     ),
@@ -72,7 +74,7 @@ TEXTS: Mapping[str, FindingText] = {
     ),
     "merge": FindingText(
         "error",
-        "Merging the heads scrambles positions: an output is made of head outputs of other positions.",
+        f"Merging the heads {MOVED} positions: an output is made of head outputs of other positions.",
         f"transpose, then reshape: {_MERGE}",
         VIEWS_MOVE_NOTHING,
     ),

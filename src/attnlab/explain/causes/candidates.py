@@ -48,13 +48,14 @@ MENDINGS: Mapping[str, Mapping[str, Any]] = {
     "normalization": {"over_keys": True},
 }
 """By the doctor's check, how a mixer is called without the fault; a wrong scale brings its factor with it."""
-NAMES = {
-    "heads-mixed": "scrambled heads",
-    "positions": "wrong positions",
-    "padding": "padding that has an influence",
-    "mask-polarity": "a mask the other way round",
-}
-"""By the doctor's check, what an error is called that stands alone, and that another attention in its place removes."""
+SCRAMBLED = "scrambled heads"
+CALLED = (
+    ("heads-mixed", "scrambles", SCRAMBLED),
+    ("causality", SCRAMBLED, SCRAMBLED),
+    ("positions", "", "wrong positions"),
+    ("padding", "", "padding that has an influence"),
+)
+"""By the doctor's check and words of its error, what it is called that alone is wrong, where attention is exchanged."""
 KEPT_OTHERWISE: Sequence[tuple[Sequence[str], str, str, Callable[[Known], Change | None]]] = (
     (("residual",), NO_PATH, IDENTITY, identity_path),
     (DEAD, "dead rectifiers", LIVING, living_rectifiers),
@@ -125,7 +126,7 @@ def _bugs(situations: Mapping[str, Known]) -> Iterator[Cause]:
         evidence = next(one["message"] for one in warnings if one["check"] == "batch-independence")
         source = "PyTorch documentation, nn.LSTM and nn.MultiheadAttention, batch_first; pytorch#25100"
         yield Cause(TITLES["batch-independence"], "bug", _done({"swapped": True}), meant, evidence, source)
-    found, checks = dict[str, Cause](), dict[str, set[str]]()
+    found, called = dict[str, Cause](), dict[str, set[str]]()
     for name, situation in situations.items():
         for one, finding in ((each, finding) for each in situation.examined for finding in each.suspect):
             title, removed, change = _remedy(situation, one, finding)
@@ -134,9 +135,11 @@ def _bugs(situations: Mapping[str, Known]) -> Iterator[Cause]:
                 told = [part for part in (before.evidence, finding["message"].rstrip(".")) if part]
                 changes, source = {**before.changes, name: {"model": change}}, before.source or finding["source"]
                 found[title] = replace(before, changes=changes, evidence="; ".join(dict.fromkeys(told)), source=source)
-                checks.setdefault(title, set()).add(finding["check"])
-    alone = {title: next(iter(each)) if len(each) == 1 else "" for title, each in checks.items()}
-    named = {title: NAMES.get(alone[title], title) for title in found}
+                words = [
+                    name for check, text, name in CALLED if check == finding["check"] and text in finding["message"]
+                ]
+                called.setdefault(title, set()).update(words or [title])
+    named = {title: next(iter(names)) if len(names) == 1 else title for title, names in called.items()}
     for title, cause in found.items():  # of two modules with the same error each keeps the name of its own
         once = cause.whole and list(named.values()).count(named[title]) == 1
         yield replace(cause, name=named[title] if once else title)
@@ -159,6 +162,8 @@ def _remedy(situation: Known, one: Examined, finding: Mapping[str, Any]) -> tupl
 def _mending(situation: Known, finding: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if finding["check"] == "scale" and finding.get("scores_times"):
         return {"scores_times": round(float(finding["scores_times"]), 6)}
+    if finding["check"] == "causality" and SCRAMBLED in finding["message"]:
+        return None  # a mask of the scores does not reach it
     if finding.get("samples_meet_in"):
         return {"swapped_in": finding["samples_meet_in"]}
     if finding["check"] == "normalization" and not STILL[TITLES["normalization"]](situation.measured):

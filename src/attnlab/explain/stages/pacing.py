@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,7 +12,7 @@ from typing import final
 from attnlab.core.errors import SpecError
 from attnlab.core.files import read_json, write_json
 from attnlab.explain.answer import HALF
-from attnlab.explain.causes.cause import OVERFITTING, Cause
+from attnlab.explain.causes.cause import OVERFITTING, Cause, phase_of
 from attnlab.explain.causes.known import Known, setups_of
 from attnlab.explain.stages.knowing import Tell
 from attnlab.explain.stages.removing import FOLLOWED, MATTERS, without
@@ -28,8 +29,6 @@ NEARLY = 0.8
 """Part of the plan that fits the time, from which runs are not shortened: what is over is left out at the end."""
 AT_FIRST = 1 / 3
 """Part of the time that runs of the case as it is may take before others are shortened."""
-MOST_DOUBLED = 6
-"""Twice as many steps are tried fewer times than this, where shortened runs do not show what was seen."""
 ANOTHER = -1
 """A seed of which no run is made."""
 
@@ -47,10 +46,11 @@ class Pacing:
 
     def leaves_time(self, measuring: Measuring, known: Mapping[str, Known]) -> bool:
         """Whether runs of the case as it is may be made first; those that run side by side are made on the way."""
-        seen = list(setups_of(known, measuring.case.saw).values())
+        seen, there_is = list(setups_of(known, measuring.case.saw).values()), measuring.seconds_left
         at_once = measuring.at_once(seen)
         for seeds in (at_once, measuring.seeds):  # runs tell better how long others take
-            if not measuring.comparable or self._missing(measuring, seen, seeds) > AT_FIRST * measuring.seconds_left:
+            used = there_is - measuring.seconds_left
+            if not measuring.comparable or used + self._missing(measuring, seen, seeds) > AT_FIRST * there_is:
                 return False
             measuring.runs.of(seen, at_once)
         return True
@@ -70,12 +70,14 @@ class Pacing:
             return self._missing(measuring, seen, range(runs)) + after(runs, causes)
 
         def after(runs: int, causes: Sequence[Cause]) -> float:
-            return explained * (FOLLOWED * runs + sum(one.costs for one in causes))
+            of_all = (FOLLOWED * runs + sum(one.costs for one in causes)) / measuring.runs.workers
+            return explained * max(of_all, len({phase_of(one) for one in causes}))  # phases follow one another
 
         runs = self.seeds or (MOST_SEEDS if cost(MOST_SEEDS, causes) <= seconds else SEEDS)
         spared = [cause for cause in causes if cause.name not in OF_LENGTH]
         shorten = seconds < NEARLY * cost(runs, spared) and not _wants_all_steps(measuring, known, causes, entire)
-        needed = runs * explained + after(runs, spared)  # shortened runs are not held against what was seen of others
+        base = explained * max(1.0, runs / measuring.runs.workers)
+        needed = base + after(runs, spared)  # shortened runs are not held against what was seen of others
         fraction = min(NEARLY, seconds / needed) if shorten and needed else 1.0
         shortest = min(one.setup.steps for one in known.values())
         if fraction < 1 and shortest * fraction < FEWEST_STEPS:
@@ -103,7 +105,7 @@ class Pacing:
         explained = setups_of(known, measuring.case.quantity.variants).values()
         again = self._missing(measuring, setups_of(known, measuring.case.saw).values(), measuring.seeds)
         removals = sum(len(measuring.seeds) - 1 + cause.costs for cause in causes)
-        removed = removals * sum(self._takes(measuring, one) for one in explained)
+        removed = removals * sum(self._takes(measuring, one) for one in explained) / measuring.runs.workers
         fits = again + removed <= measuring.seconds_left
         write_json(self.kept, kept | {"plan": {**kept["plan"], "with_all_steps": fits}})
         if fits:
@@ -124,8 +126,12 @@ class Pacing:
 
         if not shows(1.0, HALF) or shows(measuring.fraction, MATTERS):
             return measuring
-        doubled = (measuring.fraction * 2**times for times in range(1, MOST_DOUBLED))
-        fraction = next((one for one in doubled if one <= NEARLY and shows(one, HALF)), 1.0)
+        doubled = (measuring.fraction * 2**times for times in itertools.count(1))
+        for fraction in itertools.takewhile(lambda one: one <= HALF, doubled):  # together no longer than one with all
+            if shows(fraction, HALF):
+                break
+        else:
+            fraction = 1.0
         part = "all steps" if fraction == 1 else f"{fraction:.2g} of them"
         self.tell(f"shortened runs do not show what was seen: runs have {part}, as far as there is time")
         kept = read_json(self.kept)
@@ -133,13 +139,14 @@ class Pacing:
         return replace(measuring, fraction=fraction)
 
     def _missing(self, measuring: Measuring, setups: Iterable[Setup], seeds: Sequence[int]) -> float:
-        """Seconds that those runs of set-ups take which are not made yet."""
+        """Seconds that those runs of set-ups take which are not made yet, side by side."""
         missing = [one for one in setups for seed in seeds if not measuring.runs.are_made([one], [seed])]
-        return sum(self._takes(measuring, one) for one in missing)
+        takes = sorted((self._takes(measuring, one) for one in missing), reverse=True)
+        return sum(takes[:: measuring.runs.workers])
 
     def _takes(self, measuring: Measuring, setup: Setup) -> float:
-        """Seconds that one run of a variant adds: as runs before took, or as a few of its steps did."""
-        return measuring.runs.seconds_of([setup], [ANOTHER]) / measuring.runs.workers or self.planned[setup.name]
+        """Seconds that one run of a variant takes: as runs before took, or as a few of its steps did."""
+        return measuring.runs.seconds_of([setup], [ANOTHER]) or self.planned[setup.name]
 
 
 def _failed(measuring: Measuring, setups: Sequence[Setup]) -> str:

@@ -126,7 +126,8 @@ class Removing:
         first = next(seed for seed, value in now.items() if math.isfinite(value))
         setups = {name: self._with([*self.applied, one]) for name, one in tried.items()}
         every = [setup for these in setups.values() for setup in these.values()]
-        once = self._side_by_side(setups, list(dict.fromkeys([first, *self.measuring.at_once(every)])))
+        at_once = self.measuring.at_once(every)
+        once = self._side_by_side(setups, list(dict.fromkeys([first, *at_once]))[: len(at_once)])
         gained = {name: now[first] - values[first] for name, values in once.items()}
         alone = {name: Estimate(one, -math.inf, math.inf, 1) for name, one in gained.items() if math.isfinite(one)}
         little = {name: one for name, one in alone.items() if one.mean / left <= least}

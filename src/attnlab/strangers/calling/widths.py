@@ -33,6 +33,7 @@ _SHORT = (7, 5)  # for what takes no more than a few positions
 BY_CHANCE = 4  # positions up to which nearly all embeddings fit
 _LONGEST = 512  # of a module that insists on one length
 _SIDES = (8, 6, 12, 16, 32, 14, 7)  # of images: what most patches and windows divide, then those of famous networks
+_LEAST_PATCHES = 2  # along a side: a single one has nothing to attend to
 _COLORS = (3, 1)
 _WIDEST = 64  # pixels; a wider image takes longer than a person waits
 _WIDEST_OF_ALL = 256  # where nothing else runs
@@ -131,9 +132,11 @@ class Grids:
 
 
 def grids_to_try(patient: Patient) -> Grids:
-    """Images the input may be: of the size and the channels a constructor or a convolution names."""
-    convolutions = [part.in_channels for part in patient.module.modules() if isinstance(part, nn.Conv2d | nn.Conv3d)]
-    sides = dict.fromkeys([*_sides(patient), *_SIDES])
+    """Images the input may be: as a constructor or a convolution names size and channels, of several patches."""
+    parts = [part for part in patient.module.modules() if isinstance(part, nn.Conv2d | nn.Conv3d)]
+    convolutions = [part.in_channels for part in parts]
+    patch = max((part.stride[-1] for part in parts if part.stride == part.kernel_size), default=1)
+    sides = dict.fromkeys([*_sides(patient), *sorted(_SIDES, key=lambda side: side < _LEAST_PATCHES * patch)])
     usual = [side**2 for side in sides if side <= _WIDEST][:_MOST_SIDES]
     return Grids(
         [*convolutions[:1], *_COLORS], [*usual, *(side**2 for side in sides if _WIDEST < side <= _WIDEST_OF_ALL)]

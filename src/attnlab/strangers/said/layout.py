@@ -54,8 +54,9 @@ _BETWEEN = re.compile(r"\s*[,\u00d7*:]\s*|\s+x\s+|\s+by\s+|\s+")
 _BARE = re.compile(rf"^(\s*(?:\w+\s*(?:[:=]|is|->)\s*)?)([A-Za-z]\w*(?:{_JOINT}[A-Za-z]\w*){{2}})\s*$")
 _SHAPED = re.compile(rf"(\bshaped?\s*(?:of|:|is|=)?\s*)([A-Za-z]\w*(?:{_JOINT}[A-Za-z]\w*){{2}})", re.IGNORECASE)
 _FIRST_AXIS = re.compile(r"(batch|sequence|seq|channels|channel|time|length)[- _]first", re.IGNORECASE)
-_EXCHANGES = re.compile(r"^[^#]*(\.(permute|transpose|swap(axes|dims)|movedim|m?T|t)\b|\brearrange\()")
-"""A line of code that exchanges axes; shapes told on it, and behind it, may be those of what came of it."""
+_EXCHANGES = re.compile(r"^[^#]*(\.(permute|transpose|swapaxes|swapdims|movedim)\(|\brearrange\()")
+"""A line of code that exchanges axes; a shape that is told on it is that of what comes of it."""
+_ALONE = re.compile(r"\s*[\[(]")
 
 
 def layout_said(module: nn.Module, parameter: str, text: str = "") -> Said | None:
@@ -124,19 +125,18 @@ def _sayings(module: nn.Module, parameter: str, text_of_file: str) -> Iterator[t
     for docstring in docstrings(module):
         yield from ((line, "its docstring") for line in _about(docstring, parameter))
     reassigned = re.compile(rf"\s*{re.escape(parameter)}\b[^=(\[.]*=[^=]")
-    body = list(itertools.takewhile(lambda line: not reassigned.match(line), lines[start:]))
-    turned = next((number for number, line in enumerate(body) if _EXCHANGES.search(line)), len(body))
+    body = itertools.takewhile(lambda line: not reassigned.match(line), lines[start:])
     above = re.search(rf"((?:^#.*\n)+)(?:@.*\n)*class {type(module).__name__}\b", text_of_file, re.MULTILINE)
-    around = "\n".join([above.group(1) if above else "", *body[:turned]])
-    telling, naming = _telling(parameter), re.compile(rf"\b{re.escape(parameter)}\b")
-    told = [each for each in _comments(around) if telling.search(each)]
-    told += [each for each in _comments("\n".join(body[turned:])) if naming.search(each)]  # else of what was turned
-    yield from ((each, "a shape comment") for each in told)
+    around = "\n".join([above.group(1) if above else "", *body])
+    telling = _telling(parameter)
+    told = ((each, bool(_EXCHANGES.search(line))) for line in around.splitlines() for each in _comments(line))
+    own = (each for each, turned in told if telling.search(each) and not (turned and _ALONE.match(each)))
+    yield from ((each, "a shape comment") for each in own)
 
 
 def _telling(parameter: str) -> re.Pattern[str]:
     """What is about the input: it is named, or nothing but a shape stands there."""
-    return re.compile(rf"\b({re.escape(parameter)}|inputs?|expects?|takes|shapes?)\b|^\s*[\[(]", re.IGNORECASE)
+    return re.compile(rf"\b({re.escape(parameter)}|inputs?|expects?|takes|shapes?)\b|^{_ALONE.pattern}", re.IGNORECASE)
 
 
 def _comments(text: str) -> list[str]:

@@ -42,6 +42,7 @@ _WITHIN = 1  # the hidden position
 _VISIBLE = 2  # one that is not hidden
 _SAME = 1e-3  # of the size of an output: more than rounding of another path through the code
 _AT_END = 2  # positions hidden at the end
+_ALIKE = 2.0  # times as much as another position that a position weighs, where nothing is told of either
 _OBEYED = 0.02  # of what a visible position weighs: a hidden one that weighs less counts as hidden
 _TOLD = 0.7  # a hidden position that weighs less than this tells which values hide
 _LEANS = 0.5  # of what is left under the contrary meaning; values that do nothing leave the same
@@ -113,6 +114,21 @@ class Hiding:
         if masking is not None and masking.required:
             return bool(output.isfinite().all()) and float(self.trial.reaction(told, slice(None)).max()) > NOTHING
         return bool((output - self._plain).abs().max() <= _SAME * self._plain.abs().max())
+
+    def tells_places(self, masking: Masking) -> bool:
+        """Whether with it some positions weigh more, or less, than without, beside others: unlike a time step."""
+        told, last = self.told(masking), self.convention.length - 1
+        how = self._how(masking, range(last + 1 - _AT_END, last + 1))
+        try:
+            given, plain = (self.trial.run(told, self.x, **each) for each in (how, {}))
+            each = [
+                (self._weight(told, given, [place], [place], how), self._weight(told, plain, [place], [place], {}))
+                for place in (_WITNESS, _VISIBLE, last - _AT_END, last - 1, last)
+            ]
+        except ModuleError:
+            return True
+        ratios = [with_it / without for with_it, without in each if without > NOTHING]
+        return bool(ratios) and not max(ratios) <= _ALIKE * min(ratios)
 
     def told(self, masking: Masking) -> Convention:
         """The convention with one mask given in one way."""
@@ -190,14 +206,13 @@ def with_masks(
 
 
 def _without_lengths_by_chance(trial: Trial, convention: Convention, parameters: Sequence[Parameter]) -> Convention:
-    """The convention with numbers in place of lengths that nothing calls so and that hide nothing, as a time step."""
+    """The convention with a number in place of lengths that nothing calls so and that tell no places: a time step."""
     named = {one.name for one in parameters if one.role == "lengths"}
     for mask in (one for one in convention.masks if one.encoding == LENGTHS and one.parameter not in named):
-        left = Hiding(trial, convention).left(mask)
         number = Argument(mask.parameter, "one number each", value=convention.length)
         masks = tuple(one for one in convention.masks if one is not mask)
         other = replace(convention, masks=masks, arguments=(*convention.arguments, number))
-        if (left is None or left >= _OBEYED) and trial.runs(other):
+        if not Hiding(trial, convention).tells_places(mask) and trial.runs(other):
             convention = other
     return convention
 
