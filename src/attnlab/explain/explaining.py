@@ -34,8 +34,8 @@ from attnlab.studies.run.mirrored import holding
 
 CASE, ANSWER, FOUND = "case.json", "answer.json", "found.json"
 """Files of a case's folder: what is explained, the answer, and what was found before anything was trained."""
-OTHERWISE = 1.5
-"""What runs take beside the steps that were timed: building, evaluation, the processes' start."""
+OTHERWISE, BEGIN_S = 1.1, 3.0
+"""What runs take beside the steps that were timed: evaluation, and to begin with building and the processes' start."""
 
 
 def explain(
@@ -103,7 +103,7 @@ def explain(
         on_run = partial(_on_run, case.quantity.metric.name, tell)
         runs = Runs(out / "runs", executor, on_run, workers=workers)
         measuring = Measuring(case, runs, range(seeds or SEEDS), 1.0, begun + 60 * minutes)
-        takes = {one.name: (one.seconds_per_seed or 0.0) * OTHERWISE for one in plan.variants}
+        takes = {one.name: (one.seconds_per_seed or 0.0) * OTHERWISE + BEGIN_S for one in plan.variants}
         pacing = Pacing(out / FOUND, minutes, seeds, takes, tell)
         answer = replace(_answer(measuring, plan, pacing), seconds=_seconds(out, begun), minutes=minutes)
         write_json(out / ANSWER, answer.to_json())

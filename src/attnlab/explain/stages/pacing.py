@@ -27,7 +27,7 @@ FEWEST_STEPS = 30
 """Of a shortened run; fewer say nothing."""
 NEARLY = 0.8
 """Part of the plan that fits the time, from which runs are not shortened: what is over is left out at the end."""
-AT_FIRST = 1 / 3
+AT_FIRST = 0.4
 """Part of the time that runs of the case as it is may take before others are shortened."""
 ANOTHER = -1
 """A seed of which no run is made."""
@@ -119,16 +119,22 @@ class Pacing:
         if measuring.fraction == 1 or not measuring.runs.are_made(list(base.values()), first):
             return measuring
 
+        def shortened(fraction: float) -> dict[str, Setup]:
+            return {name: replace(measuring, fraction=fraction).shortened(setup) for name, setup in base.items()}
+
         def shows(fraction: float, part: float) -> bool:
-            these = replace(measuring, fraction=fraction)
-            found = these.mean({name: these.shortened(setup) for name, setup in base.items()}, first)
+            found = measuring.mean(shortened(fraction), first)
             return found is not None and quantity.surprises(found.mean, part)
 
         if not shows(1.0, HALF) or shows(measuring.fraction, MATTERS):
             return measuring
         doubled = (measuring.fraction * 2**times for times in itertools.count(1))
-        for fraction in itertools.takewhile(lambda one: one <= HALF, doubled):  # together no longer than one with all
-            if shows(fraction, HALF):
+        longer = list(itertools.takewhile(lambda one: one <= HALF, doubled))  # together no longer than one with all
+        size = max(1, measuring.runs.workers // len(base))
+        for begin in range(0, len(longer), size):
+            some = longer[begin : begin + size]
+            measuring.runs.of([setup for one in some for setup in shortened(one).values()], first)
+            if fraction := next((one for one in some if shows(one, HALF)), 0.0):
                 break
         else:
             fraction = 1.0
