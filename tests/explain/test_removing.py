@@ -430,8 +430,11 @@ def test_what_it_ends_with_has_the_seeds_of_what_it_begins_with(made, seeds):
     assert len(with_all_seeds(measuring, {"mine": Known(BASE, None)}, ended).seeds) == seeds
 
 
-@pytest.mark.parametrize(("shown_after", "fraction"), [(30, 0.2), (60, 0.4), (120, 1.0), (170, 0.2)])
-def test_steps_are_doubled_until_a_run_shows_what_one_with_all_shows(said, tmp_path, shown_after, fraction):
+@pytest.mark.parametrize(
+    ("shown_after", "run_s", "fraction"),
+    [(30, 1.0, 0.2), (60, 1.0, 0.4), (120, 1.0, 1.0), (170, 1.0, 0.2), (60, 1e9, 0.2)],
+)
+def test_steps_are_doubled_until_a_run_shows_what_one_with_all_shows(said, tmp_path, shown_after, run_s, fraction):
     case = parse_case(
         said(training={"budget": {"steps": 160}}, saw={"val_loss": 1.0}, expected={"mine": {"val_loss": 2.0}})
     )
@@ -443,8 +446,8 @@ def test_steps_are_doubled_until_a_run_shows_what_one_with_all_shows(said, tmp_p
             one.name: {seed: Run({"val_loss": 1.0 + (one.steps < shown_after)}) for seed in seeds} for one in setups
         }
 
-    stand_in = SimpleNamespace(of=runs, are_made=lambda *_: True, workers=1)
-    measuring = Measuring(case, stand_in, range(3), 0.2, 0.0)
+    stand_in = SimpleNamespace(of=runs, seconds_of=lambda *_: run_s, workers=1)
+    measuring = Measuring(case, stand_in, range(3), 0.2, time.monotonic() + 1e6)
     (tmp_path / "found.json").write_text('{"plan": {"fraction": 0.2}}')
     pacing = Pacing(tmp_path / "found.json", 15.0, None, {}, lambda _: None)
     assert pacing.lengthened(measuring, {"mine": Known(setup, None)}).fraction == fraction

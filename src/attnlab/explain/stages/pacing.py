@@ -116,7 +116,7 @@ class Pacing:
         """It with more steps, or all, where a run with all has the surprise and a shorter one has none."""
         quantity, first = measuring.case.quantity, measuring.seeds[:1]
         base = setups_of(known, quantity.variants)
-        if measuring.fraction == 1 or not measuring.runs.are_made(list(base.values()), first):
+        if measuring.fraction == 1:
             return measuring
 
         def shortened(fraction: float) -> dict[str, Setup]:
@@ -126,7 +126,11 @@ class Pacing:
             found = measuring.mean(shortened(fraction), first)
             return found is not None and quantity.surprises(found.mean, part)
 
-        if not shows(1.0, HALF) or shows(measuring.fraction, MATTERS):
+        entire, left = list(base.values()), measuring.seconds_left
+        if shows(measuring.fraction, MATTERS) or measuring.runs.seconds_of(entire, first) > HALF * left:
+            return measuring
+        measuring.runs.of(entire, measuring.at_once(entire))
+        if not shows(1.0, HALF):
             return measuring
         doubled = (measuring.fraction * 2**times for times in itertools.count(1))
         longer = list(itertools.takewhile(lambda one: one <= HALF, doubled))  # together no longer than one with all
