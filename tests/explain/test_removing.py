@@ -482,10 +482,9 @@ def test_what_only_runs_with_all_steps_show_is_explained_with_all_of_them(said, 
     answer = explain(parse_case(too_good), tmp_path / "case", **how)
     assert any("shortened to 0.2" in line for line in told)
     assert any("shortened runs do not show what was seen" in line for line in told)
-    assert 0.4 <= answer.fraction <= 1.0
-    assert answer.start.runs == 3
-    assert answer.start.mean < 1.35  # half of what was seen and more
-    assert explain(parse_case(too_good), tmp_path / "case", **how).fraction == answer.fraction
+    assert (answer.fraction, answer.start.runs) == (1.0, 3)
+    assert answer.start.mean < 1.2
+    assert explain(parse_case(too_good), tmp_path / "case", **how).fraction == 1.0
 
 
 @pytest.mark.parametrize(

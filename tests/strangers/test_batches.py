@@ -124,7 +124,7 @@ def test_what_is_asked_for_first_may_be_missing():
 def test_a_tuple_of_inputs_and_labels_is_told_by_the_loss_that_labels_alone_go_to():
     convention = interview(load(Pair))
     assert (convention.d_in, convention.d_out, convention.pooled) == (6, 3, True)
-    assert "y=the same number for every sequence" in str(convention)
+    assert "y=the number 0 for every sequence" in str(convention)
     assert fields_of(Cache) is None
 
 

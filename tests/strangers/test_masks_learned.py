@@ -359,4 +359,4 @@ class OfNumbers(nn.Module):
 def test_numbers_that_hide_nothing_are_no_lengths_unless_they_are_called_so(hides):
     convention = interview(Patient("it", OfNumbers(hides), None, {}, "", ""))
     assert [mask.encoding for mask in convention.masks] == [LENGTHS] * bool(hides)
-    assert ("t=the same number for every sequence" in convention.in_words) is not bool(hides)
+    assert ("t=the length for every sequence" in convention.in_words) is not bool(hides)

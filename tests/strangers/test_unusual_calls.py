@@ -667,7 +667,7 @@ class AtOne(nn.Module):
 
 def test_one_position_of_each_sequence_is_no_sequence_as_long_as_the_batch_is_large():
     convention = asked(AtOne())
-    assert convention.in_words == "forward(tokens; query_pos=the same number for every sequence, (batch))"
+    assert convention.in_words == "forward(tokens; query_pos=the number 0 for every sequence, (batch))"
     assert (convention.any_length, convention.masks) == (True, ())
 
 

@@ -193,11 +193,11 @@ def _leak(exam: Examination, seen: Influence) -> Finding:
     prefix = seen.blocks[0] if len(seen.blocks) == 1 else range(0)
     if prefix and prefix[0] == 0 and convention.causal_by != "--causal":
         return TEXTS["leak in a prefix"].finding(_ID, evidence, {"declared": declared, "last": prefix[-1]})
-    weight = _weight_ahead(exam, causal=None)
-    parts = () if weight else _leaking_parts(exam)
     words = {"declared": declared, "pattern": _pattern(exam, seen), "remedy": _remedy(exam)}
+    weight = _weight_ahead(exam, causal=None)
     if not weight and any(one.severity == "error" and MOVED in one.message for one in check_heads_mixed(exam)):
         return TEXTS["leak beside scrambled heads"].finding(_ID, evidence, words)
+    parts = () if weight else _leaking_parts(exam)
     words["parts"] = ", ".join(f"`{name}`" for name in parts)
     return TEXTS["leak of parts" if parts else "leak"].finding(_ID, evidence, words)
 

@@ -206,10 +206,10 @@ def with_masks(
 
 
 def _without_lengths_by_chance(trial: Trial, convention: Convention, parameters: Sequence[Parameter]) -> Convention:
-    """The convention with a number in place of lengths that nothing calls so and that tell no places: a time step."""
+    """The convention without masks by lengths that nothing calls so and that tell no places: numbers as a time step."""
     named = {one.name for one in parameters if one.role == "lengths"}
     for mask in (one for one in convention.masks if one.encoding == LENGTHS and one.parameter not in named):
-        number = Argument(mask.parameter, "one number each", value=convention.length)
+        number = Argument(mask.parameter, "the length each")
         masks = tuple(one for one in convention.masks if one is not mask)
         other = replace(convention, masks=masks, arguments=(*convention.arguments, number))
         if not Hiding(trial, convention).tells_places(mask) and trial.runs(other):
