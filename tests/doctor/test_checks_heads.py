@@ -364,6 +364,14 @@ def test_attention_over_features_is_an_error_unless_the_class_declares_it(writte
     assert told_channels_first(written, "Cross-covariance attention.") == [("error", True)]
 
 
+class ChannelAttentionBlock(ScoresOfFeatures):
+    pass
+
+
+def test_the_name_of_a_class_may_declare_attention_over_features():
+    assert told_channels_first(ChannelAttentionBlock) == [("error", True)]
+
+
 @pytest.mark.parametrize("written", [UnitVectorsOfFeatures, ProjectedPositions])
 def test_attention_over_features_that_may_be_meant_is_a_warning(written):
     assert told_channels_first(written) == [("warning", False)]
@@ -393,6 +401,36 @@ def test_windows_that_share_keys_are_neither_scrambled_nor_badly_scaled():
     exam = examine(Overlapping(), length=12, d_in=64, d_out=64)
     exam = exam.relying_on(replace(exam.convention, arguments=given))
     assert [*check_heads_mixed(exam), *check_scale(exam)] == []
+
+
+class Chosen(Base):
+    """Each head looks at positions of its own choice, of which some come twice and others never."""
+
+    def forward(self, x):
+        chosen = torch.arange(x.size(1)) // 3 * 3
+        return super().forward(x.gather(1, chosen[None, :, None].expand_as(x)))
+
+
+def test_rows_that_were_chosen_by_their_numbers_are_not_scrambled():
+    assert list(check_heads_mixed(examined(Chosen))) == []
+
+
+class AlongRows(nn.Module):
+    """Attention among the pixels of each row of an image: (batch, height, width, d_model)."""
+
+    def __init__(self, dim=64, heads=4):
+        super().__init__()
+        self.heads, self.qkv, self.out = heads, nn.Linear(dim, 3 * dim), nn.Linear(dim, dim)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(3, 0, 1, 4, 2, 5)
+        weights = (q @ k.mT / q.size(-1) ** 0.5).softmax(-1)
+        return self.out((weights @ v).transpose(2, 3).flatten(3))
+
+
+def test_rows_and_columns_of_a_square_are_told_apart_by_nothing():
+    convention = {"layout": "image, channels last", "length": 36, "d_in": 64, "d_out": 64}
+    assert list(check_heads_mixed(examine(AlongRows(), **convention))) == []
 
 
 def test_what_heads_lie_in_other_places_is_no_matter_of_positions():

@@ -21,7 +21,7 @@ from attnlab.explain.causes.removals import CHANCE
 from attnlab.explain.explaining import explain
 from attnlab.explain.page import waterfall_rows, write_answer
 from attnlab.explain.possible import Impossible
-from attnlab.explain.stages import suspecting
+from attnlab.explain.stages import knowing, suspecting
 from attnlab.explain.trials.effects import Estimate
 from attnlab.explain.words import paragraph, what_next
 from attnlab.studies.plan.plan import plan_study
@@ -497,6 +497,17 @@ def test_an_impossible_number_is_said_before_anything_trains_and_the_leak_is_mad
     assert made.keys() == {"blind, windows split", "blind, inside split"}
     assert all(loss > 1.5 for loss in made.values())  # no split makes up for what it does not see
     assert read_off < min(made.values())  # a head over the window does
+
+
+@pytest.mark.parametrize(("mixer", "made"), [("Peeking", 0), ("Silent", 2)])
+def test_no_wrong_split_is_made_where_a_bug_carries_what_cannot_be(mixer, made, said, tmp_path, monkeypatch):
+    limit = Impossible("mine", "val_loss", 0.1, "the limit 'noise'", 0.5, "impossible")
+    monkeypatch.setattr(knowing, "impossible", lambda *_: [limit])
+    answer, told = explained(said(variants=own(mixer), saw={"val_loss": 0.1}), tmp_path / "case")
+    assert len(answer.made) == made, told
+    assert len([line for line in told if line.startswith("made: ")]) == made
+    bugs = [share for share in answer.shares if share.nature == "bug"]
+    assert len(bugs) == (made == 0), told
 
 
 def test_what_was_begun_is_gone_on_with_and_belongs_to_one_case(said, tmp_path):

@@ -1081,9 +1081,16 @@ class TwoMasks(nn.Module):
         return self.cross(x, memory, memory, key_padding_mask=~src_attention_mask)[0]
 
 
-def test_a_mask_over_a_memory_that_must_be_given_is_over_the_input_itself():
-    given = {one.parameter: one.source for one in asked(TwoMasks()).arguments}
-    assert given == {"src_input_ids": "x", "tgt_input_ids": "x"}
+def test_a_mask_over_a_memory_of_tokens_that_must_be_given_is_over_the_memory():
+    convention = asked(TwoMasks())
+    given = {one.parameter: one.source for one in convention.arguments}
+    assert given == {
+        "src_input_ids": "memory tokens",
+        "src_attention_mask": "all of the memory",
+        "tgt_input_ids": "x",
+    }
+    assert [mask.parameter for mask in convention.masks] == ["tgt_attention_mask"]
+    assert convention.over_memory.key_mask.keeps
 
 
 class TiedRows(nn.Module):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 import __future__
 
+import argparse
 import ast
 import contextlib
 import functools
@@ -381,12 +382,15 @@ def _finds(
     """Whether there is now what an import missed: a folder where it is was found, or a stand-in put."""
     missing, inside, _ = (error.name or "").partition(".")
     absent = isinstance(error, ModuleNotFoundError)
-    above = [one for one in _folders_with(missing, path, beside=not absent) if (error.name, one) not in tried]
+    packages = [] if absent else _folders_with_package(*_wanted_name(error), path=path)
+    modules = _folders_with(missing, path, beside=not absent)
+    above = [one for one in (*packages, *modules) if (error.name, one) not in tried]
     found = [one for one in above if inside or str(one) not in folders]  # or behind another of its name
     found = [] if missing == "torch" else found  # which cannot be imported twice
     if found:
         tried.add((error.name, found[0]))
-        shadowing = [one for one in folders if inside and Path(one, f"{missing}.py").is_file()]
+        hidden = inside or found[0] in packages
+        shadowing = [one for one in folders if hidden and Path(one, f"{missing}.py").is_file()]
         for one in shadowing:  # a file is found before a folder without __init__.py, wherever that is
             sys.path.remove(one)
             folders.remove(one)
@@ -416,8 +420,13 @@ def _bound_by(statement: ast.stmt) -> Iterator[str]:
 
 def _wanted_name(error: ImportError) -> tuple[str, str]:
     """The name that a module does not have, and the module's."""
-    found = re.match(r"cannot import name '(\w+)' from '([\w.]+)'", str(error))
+    found = re.match(r"cannot import name '(\w+)' from (?:partially initialized module )?'([\w.]+)'", str(error))
     return (found[1], found[2]) if found else ("", "")
+
+
+def _folders_with_package(wanted: str, name: str, *, path: Path) -> list[Path]:
+    """The folders above a file that hold a package with a module: a file of it may bear the package's name."""
+    return [folder for folder in list(path.parents)[1 : 1 + FOLDERS_ABOVE] if _holds(folder / name, wanted)]
 
 
 def _folders_with(name: str, path: Path, *, beside: bool) -> list[Path]:
@@ -432,19 +441,37 @@ def _holds(folder: Path, name: str) -> bool:
     return bool(name) and ((folder / f"{name}.py").is_file() or (folder / name).is_dir())
 
 
+def _with_defaults(
+    self: argparse.ArgumentParser, _args: object = None, namespace: argparse.Namespace | None = None
+) -> tuple[argparse.Namespace, list[str]]:
+    """What a command line without arguments says, where nothing is required."""
+    found = argparse.Namespace() if namespace is None else namespace
+    for action in (one for one in self._actions if one.dest != argparse.SUPPRESS):
+        if action.default is not argparse.SUPPRESS and not hasattr(found, action.dest):
+            text = isinstance(action.default, str)
+            setattr(found, action.dest, self._get_value(action, action.default) if text else action.default)
+    for name, value in self._defaults.items():
+        setattr(found, name, getattr(found, name, value))
+    return found, []
+
+
 @contextlib.contextmanager
 def _on_path(folders: list[Path]) -> Iterator[list[str]]:
     """Let a file import its neighbors while it is imported itself, and read no command line but its own name.
 
+    What it requires on a command line has its default, which is None as a rule.
     Nothing is compiled for later: Python tells it from an edited file by the second of its change and its size alone.
     """
     added = [str(folder) for folder in folders]
     sys.path[:0] = added
     arguments, sys.argv = sys.argv, sys.argv[:1]
     no_cache, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    parses = argparse.ArgumentParser.parse_known_args
+    argparse.ArgumentParser.parse_known_args = _with_defaults  # pyrefly: ignore
     try:
         yield added
     finally:
+        argparse.ArgumentParser.parse_known_args = parses
         sys.argv, sys.dont_write_bytecode = arguments, no_cache
         for folder in added:
             sys.path.remove(folder)

@@ -20,6 +20,7 @@ from attnlab.doctor.examination import SEED, Examination, ExaminationOptions
 from attnlab.doctor.findings import NOT_EXAMINED, Diagnosis, Finding, FindingText, worst_first
 from attnlab.doctor.text_study import text_study
 from attnlab.strangers.calling.convention import Convention
+from attnlab.strangers.calling.layouts import LAYOUTS
 from attnlab.strangers.containment import OvertimeError, Traces, asks_for_cuda, contained, seed_all, time_limit
 from attnlab.strangers.loading.loading import ways_to_load
 from attnlab.strangers.patient import Declared, Patient
@@ -120,6 +121,7 @@ def doctor(
     study = None if text is None else text_study(target, patient, convention, text)
     run = _ChecksRun(Examination(patient, convention, options), traces, on_check or _silent)
     found = (*run.findings(), *_side_effects(traces))
+    found = (_in_doubt(one, convention) for one in found)
     judged = [replace(one, accepted=one.accepted or one.check in accept) for one in found]
     return Diagnosis(patient.name, worst_first(judged), _assumptions(convention, traces), run.seconds, study)
 
@@ -228,6 +230,17 @@ def _contain(traces: Traces, seconds: float, doing: str, step: Callable[[], Any]
         raise ModuleError(f"{doing} did not end within {seconds:g} s: an endless loop?") from None
     except (Exception, SystemExit) as error:
         raise ModuleError(f"{doing} raised {describe_exception(error, '')}") from error
+
+
+def _in_doubt(found: Finding, convention: Convention) -> Finding:
+    """An error as a question where something speaks for another layout: it may not be called as it is meant."""
+    if found.severity != "error" or not convention.layout_against:
+        return found
+    doubt = f"{convention.layout_against}; as {LAYOUTS[convention.layout].axes}:"
+    remedy = f"say how it is called (--layout, --arg); if so: {found.remedy}"
+    return replace(
+        found, severity="warning", nature="set-up", message=f"{doubt} {found.message}", remedy=remedy,
+    )  # fmt: skip
 
 
 def _silent(_check: str, _index: int, _count: int) -> None:

@@ -198,8 +198,9 @@ class _Carrying:
         causes, of_length = suspecting.that_length_spares(measuring, suspecting.suspects(quantity, known, self.equal))
         causes = [one for one in causes if only is None or one.name in only]
         start, unreached, cured = measuring.mean(setups_of(known, quantity.variants)), list[str](), []
-        again_so = entire.noise is True  # then nothing but the case made it what it is
-        made, no_time = repeating.made_otherwise(measuring, known, () if again_so else self.before.impossible, tell)
+        impossibles = () if entire.noise else self.before.impossible  # what comes again was made by the case alone
+        waits = any(one.nature == "bug" for one in causes)  # an error of the doctor may be all that made them
+        made, no_time = repeating.made_otherwise(measuring, known, () if waits else impossibles, tell)
         tuned_by = quantity.metric if quantity.metric.name in IN_TRAINING else self.plan.task.metrics[0]
         removing = Removing(measuring, setups_of(known, quantity.variants), tuned_by, tell)
         tell("what carries it?")
@@ -208,6 +209,8 @@ class _Carrying:
             removing.carry(causes)
         else:
             cured = removing.cures(causes)
+        if waits and not removing.bugs_carry_all:
+            made, no_time = repeating.made_otherwise(measuring, known, impossibles, tell)
         left, unshown = suspecting.errors_left(measuring, known, causes, removing.shares)
         if measuring.comparable:
             measuring = repeating.with_all_seeds(measuring, known, list(removing.ended.values()))

@@ -15,6 +15,7 @@ from attnlab.doctor.measures.blocks import TracedBlock, blocks
 from attnlab.doctor.measures.identity import Route, follow
 from attnlab.doctor.measures.norms import IS_NORM, Norm, norms_of, unused_norms
 from attnlab.inspection.tape.tape import Event, Tape
+from attnlab.strangers.said.phrases import sentence
 from attnlab.strangers.said.source import source_of
 
 ID = "norm-placement"
@@ -235,7 +236,7 @@ def _placement(exam: Examination) -> Iterator[Finding]:
         _XIONG,
     )
     text, named = exam.patient.text, set(words.values())
-    claims_pre, claims_post = bool(_PRE.search(text)), bool(_POST.search(text))
+    claims_pre, claims_post = bool(sentence(text, _PRE)), bool(sentence(text, _POST))
     if not _ASKS.search(text) and claims_pre != claims_post and named == {"post-norm" if claims_pre else "pre-norm"}:
         said, is_now = ("pre-norm", "post-norm") if claims_pre else ("post-norm", "pre-norm")
         yield Finding(

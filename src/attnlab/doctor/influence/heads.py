@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attnlab.core.constructors import named
 from attnlab.core.errors import ModuleError
-from attnlab.doctor.examination import Examination
+from attnlab.doctor.examination import Examination, accepted_by
 from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.padded import with_own_memory
 from attnlab.doctor.influence.steady import is_steady_when_fresh
@@ -25,7 +25,9 @@ from attnlab.inspection.tape.contractions import Operand
 from attnlab.inspection.tape.dependence import Dependence, dependence_of, differs
 from attnlab.inspection.tape.replay import replay
 from attnlab.inspection.tape.tape import Change, Event, Tape
-from attnlab.strangers.calling.layouts import BATCH_INSIDE, FILMS, SPLIT
+from attnlab.strangers.calling.layouts import BATCH_INSIDE, FILMS, SPLIT, STILLS
+from attnlab.strangers.loading.sizes import pieces_of
+from attnlab.strangers.said.topics import declared
 
 _ID = "heads-mixed"
 MOVED = "scrambles"
@@ -38,6 +40,8 @@ _MERGE = "out.transpose(1, 2).reshape(batch, length, n_heads * d_head)"
 _ACCEPT = "; if it is meant, accept it (--accept heads-mixed)"
 _OVER_FEATURES = "Attention runs over the features instead of over the positions: features look at each other."
 _POSITIONS = "sum the scores over features; for q, k, v of (batch, features, length): v @ (q.mT @ k).softmax(-1).mT"
+
+_FEATURES = "attention over features"
 
 TEXTS: Mapping[str, FindingText] = {
     "over heads": FindingText(
@@ -103,6 +107,8 @@ _TRANSLATING = frozenset(
 """Operations after which another position may be seen; the trace of a row ends there."""
 _REORDERING = frozenset({"roll", "flip", "gather", "index", "index_select"})
 """Those of them by which windows are laid back."""
+_CHOOSING = frozenset({"gather", "index", "index_select"})
+"""Operations that choose rows: behind them a head holds the positions that it was given."""
 
 
 def check_heads_mixed(exam: Examination) -> Iterator[Finding]:
@@ -176,14 +182,18 @@ def _of_attentions(exam: Examination, dependence: Dependence) -> Iterator[Findin
         found = _over_heads(exam, attention) or _over_features(exam, dependence, attention)
         found = found or _samples_mixed(dependence, attention)
         found = found or _split(dependence, attention)
-        if exam.convention.layout not in (
-            *FILMS,
-            *BATCH_INSIDE,
-        ):  # where frames, rows and columns are told apart by nothing
+        if not _axes_are_alike(exam, attention):
             found = found or _merged(tape, dependence, attention) or _laid_elsewhere(tape, dependence, attention)
         found = found or _shared_unlike(attention)
         if found is not None:
             yield found
+
+
+def _axes_are_alike(exam: Examination, attention: TapedAttention) -> bool:
+    """Whether nothing tells frames, rows and columns apart: of films, and where rows or columns of a square look."""
+    layout, sides = exam.convention.layout, {*attention.weights.shape[2:]}
+    along_one = layout in STILLS and sides == {math.isqrt(exam.convention.length)}
+    return along_one or layout in (*FILMS, *BATCH_INSIDE)
 
 
 def _over_heads(exam: Examination, attention: TapedAttention) -> Finding | None:
@@ -216,7 +226,8 @@ def _over_features(exam: Examination, dependence: Dependence, attention: TapedAt
     )
     doubtful = projected == "over positions" or has_unit_factors(attention)
     found = TEXTS["over features?" if doubtful else "over features"].finding(_ID, evidence)
-    return next(exam.as_meant([found], "attention over features"))
+    title = declared(" ".join(pieces_of(type(exam.patient.module).__name__)), _FEATURES)
+    return next(accepted_by([found], title, by="its name says") if title else exam.as_meant([found], _FEATURES))
 
 
 def _samples_mixed(dependence: Dependence, attention: TapedAttention) -> Finding | None:
@@ -247,6 +258,8 @@ def _split(dependence: Dependence, attention: TapedAttention) -> Finding | None:
     _, count, q_len, k_len = attention.weights.shape
     if q_len < k_len and count * q_len == dependence.length:  # windows, which share keys with those beside them
         return None
+    if _are_chosen(dependence, attention.sources.values[0]):
+        return None
     pairing, sources = attention.sources.pairing, attention.sources
     found: dict[str, Rows | None] = {"values": rows_of_operand(dependence, sources.values, sources.value_places)}
     if pairing.queries is not None and pairing.query_places is not None:
@@ -258,6 +271,13 @@ def _split(dependence: Dependence, attention: TapedAttention) -> Finding | None:
         return None
     names = " and ".join(sorted(mixed))
     return TEXTS["split"].finding(_ID, _evidence(attention, *next(iter(mixed.items()))), {"names": names})
+
+
+def _are_chosen(dependence: Dependence, values: int) -> bool:
+    """Whether rows were chosen from the input by their numbers, as sparse attention does, before they became values."""
+    chosen = (event for event in dependence.tape.events[:values] if event.call in _CHOOSING)
+    from_input = (event.index for event in chosen if dependence.input_depends(event, 0))
+    return any(values in dependence.tape.descendants(index) for index in from_input)
 
 
 def _shared_unlike(attention: TapedAttention) -> Finding | None:

@@ -20,7 +20,7 @@ from attnlab.doctor.slips import slips
 from attnlab.inspection.tape.attentions import attentions
 from attnlab.inspection.tape.tape import Tape, record
 from attnlab.strangers.calling.convention import elements
-from attnlab.strangers.calling.masking import ENCODINGS, Masking
+from attnlab.strangers.calling.masking import ENCODINGS, LENGTHS, Masking
 from attnlab.strangers.calling.roles import roles_of
 from attnlab.strangers.said.topics import declared
 
@@ -131,7 +131,8 @@ def _judged(patient: Examination, exam: Examination) -> Generator[Finding, None,
     for parameter in dict.fromkeys(mask.parameter for mask in exam.convention.masks):
         mask = next(mask for mask in exam.convention.masks if mask.parameter == parameter)  # one may say both things
         if not has_effect(exam, mask):
-            yield _no_effect(patient, exam, mask)
+            if not (mask.encoding == LENGTHS and _returns_another(exam, mask)):
+                yield _no_effect(patient, exam, mask)
         elif mask.over == "keys" and (others := _silenced_without(exam, mask)):
             words = {"mask": parameter, "other": others[0].parameter}
             yield TEXTS["beside another"].finding(_POLARITY, "given alone it changes no output", words)
@@ -213,19 +214,30 @@ class _Taped(nn.Module):
         self.given: list[Any] = []
         self.named: dict[str, Any] = {}
         self.tapes: list[Tape] = []
+        self.returned: Any = None
 
     def forward(self, *positional: Any, **named: Any) -> Any:
         """Call the inner module."""
         self.named = named
-        returned: list[Any] = []
 
         def call() -> Any:
-            returned.append(self.inner(*positional, **named))
-            found = (value for value in elements(returned[0]).values() if isinstance(value, Tensor))
+            self.returned = self.inner(*positional, **named)
+            found = (value for value in elements(self.returned).values() if isinstance(value, Tensor))
             return next(found, torch.zeros(()))
 
         self.tapes.append(record(self.inner, call))
-        return returned[0]
+        return self.returned
+
+
+def _returns_another(exam: Examination, mask: Masking) -> bool:
+    """Whether lengths change something that is returned beside the output: what is left of them, as losses ask."""
+    x, returned = exam.inputs(), []
+    for hidden in (False, True):
+        taped = _Taped(exam.fresh())
+        exam.run(x, module=taped, **_given(x, mask, hidden=hidden))
+        returned.append([one.double() for one in elements(taped.returned).values() if isinstance(one, Tensor)])
+    pairs = list(zip(*returned, strict=False))
+    return any(one.shape != other.shape or not torch.allclose(one, other, equal_nan=True) for one, other in pairs)
 
 
 def _is_read(exam: Examination, mask: Masking) -> bool:

@@ -79,8 +79,8 @@ class TracedBlock:
 
     def output_for(self, start: Tensor) -> Tensor:
         """The output for another input of the same shape; raise `ModuleError` if there is none like it."""
-        given = (start if one is self.start else _fresh(one) for one in self.positional)
-        named = {key: start if value is self.start else _fresh(value) for key, value in self.named.items()}
+        given = (_fresh(start if one is self.start else one) for one in self.positional)
+        named = {key: _fresh(start if value is self.start else value) for key, value in self.named.items()}
         with torch.no_grad(), MasksAsExact():
             output = _like(self.module(*given, **named), start)
         if output is None:
@@ -200,8 +200,10 @@ def _calls(exam: Examination) -> dict[str, tuple[tuple[Any, ...], dict[str, Any]
 
 
 def _fresh(value: Any) -> Any:
-    """Tensors as they are, and a copy of anything that a call could change, such as a cache."""
-    if value is None or isinstance(value, Tensor | bool | int | float | str):
+    """A copy of anything that a call could change, such as a tensor or a cache."""
+    if isinstance(value, Tensor):
+        return value.clone()
+    if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, tuple):
         return tuple(map(_fresh, value))

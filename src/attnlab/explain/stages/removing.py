@@ -270,6 +270,11 @@ class Removing:
         return cured
 
     @property
+    def bugs_carry_all(self) -> bool:
+        """Whether bugs were removed, and nothing is left that matters."""
+        return any(one.nature == "bug" for one in self.shares) and self._left() is None
+
+    @property
     def ended(self) -> dict[str, Setup]:
         """The set-ups with all causes removed that carry something."""
         return self._with(self.applied)

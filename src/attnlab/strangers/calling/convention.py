@@ -22,7 +22,7 @@ from attnlab.strangers.calling.fields import gathered, names_loss
 from attnlab.strangers.calling.layouts import LAYOUTS
 from attnlab.strangers.calling.masking import LENGTHS, PAD_TOKEN, Masking, mask_values
 from attnlab.strangers.calling.roles import handed_to, switches
-from attnlab.strangers.calling.sources import SOURCES, WHERE_GIVEN, Argument, Situation, laid_out
+from attnlab.strangers.calling.sources import WHERE_GIVEN, Argument, Situation, given_to, laid_out
 
 Kind = Literal["layer", "block", "model"]
 BEFORE_LOSS = "what its loss is taken of, by "
@@ -78,6 +78,7 @@ class Convention:
     """Its mask arguments: at most one over pairs, one over keys. One argument that can say both stands here twice."""
     layout: str = "batch-first"  # key of `layouts.LAYOUTS`
     layout_by: str = ""  # who says so: ``"its docstring"``, ``"a shape comment"``; nothing where nobody does
+    layout_against: str = ""  # what speaks for another one, in which no call was found, in words
     assumptions: Mapping[str, str] = field(default_factory=dict)  # what is printed first, in words
     arguments: tuple[Argument, ...] = ()
     """What its arguments are given, masks left out; empty: its first argument is the input."""
@@ -213,8 +214,8 @@ class Convention:
         at = Situation(x, self.layout, dtype, memory, training=module.training, padded_see_themselves=sees)
         arguments = [one for one in self.arguments if memory is not None or one.source != "memory if given"]
         arguments = arguments or [Argument("", "x", by_name=False)]
-        positional = [SOURCES[one.source](at, one.value) for one in arguments if not one.by_name]
-        named = {one.parameter: SOURCES[one.source](at, one.value) for one in arguments if one.by_name}
+        positional = [given_to(one, at) for one in arguments if not one.by_name]
+        named = {one.parameter: given_to(one, at) for one in arguments if one.by_name}
         causal = bool(self.causal) if causal is None else causal
         if self.flag is not None and (causal or self.flag not in switches(type(module))):
             named[self.flag] = causal

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from attnlab.core.errors import ModuleError
-from attnlab.strangers.calling.sources import Situation
+from attnlab.strangers.calling.sources import ALL_OF_MEMORY, MEMORY_LENGTH, SOURCES, Situation
 
 _FINITE_BLOCK = -1e9  # far below any score; for modules that multiply a mask, where -inf times 0 is NaN
 
@@ -174,3 +174,13 @@ def _lengths(mask: Masking, padding: Tensor) -> Tensor:
 def _additive(allowed: Tensor, dtype: torch.dtype, blocked: float) -> Tensor:
     """0 where a position may attend and `blocked` elsewhere."""
     return torch.zeros(allowed.shape, dtype=dtype, device=allowed.device).masked_fill(~allowed, blocked)
+
+
+def _all_of_memory(at: Situation, form: tuple[str, str]) -> Tensor:
+    """A mask over another sequence that hides nothing of it, by encoding and shape."""
+    encoding, shape = form
+    seen = torch.ones(at.x.size(0), MEMORY_LENGTH, dtype=torch.bool, device=at.x.device)
+    return ENCODINGS[encoding](KEY_SHAPES[shape](seen), at.dtype)
+
+
+SOURCES[ALL_OF_MEMORY] = _all_of_memory

@@ -21,7 +21,7 @@ from attnlab.core.constructors import hints_of, is_required
 from attnlab.core.errors import ModuleError
 from attnlab.strangers.calling.fields import fields_of, learned_from
 from attnlab.strangers.calling.masking import ENCODINGS, KEY_SHAPES, LENGTH_SHAPES, LENGTHS, SHAPES, Masking
-from attnlab.strangers.calling.sources import NO_OPTIONS, PACKED, SEVERAL, UNNAMED, Argument, Packed
+from attnlab.strangers.calling.sources import ALL_OF_MEMORY, NO_OPTIONS, PACKED, SEVERAL, UNNAMED, Argument, Packed
 from attnlab.strangers.loading.sizes import may_be_none
 from attnlab.strangers.patient import Patient
 from attnlab.strangers.said.source import computed_with, nodes_of, source_of, source_of_forward
@@ -45,6 +45,7 @@ _PIECES: dict[str, str] = {
     "query": "q xq query queries",
     "key or value": "k v xk xv key value keys values",
     "memory": "memory memories mem context ctx enc encoder encoded encodings cond cross kv",
+    "pairs": "matrix matrices distance distances",
 }
 """Pieces of names by role; the first role that knows a piece has the name."""
 
@@ -61,6 +62,7 @@ _WHOLE: dict[str, str] = {
     "length": "lengths",
     "n_positions": "length",
     "t": "length",
+    "pe": "positions",
     "h": "side",
     "w": "side",
     "cos_sin": "rotary",
@@ -98,6 +100,7 @@ _OF_KEYS = re.compile(r"pad|key|kv_mask|k_mask|token_mask|valid|real|seq_mask|se
 _OF_PAIRS = re.compile(r"causal|tgt_mask|trg_mask|look|future|subsequent|bias|attn_mask|visib|allowed")
 _TOKENS = re.compile(r".*(token|ids|idx|index|indices|chars|words|text|sentence).*|i|ix|xb|inp_ids")
 _FLOATS = re.compile(r".*(emb|hidden|state|feature|feat|img|image|pixel).*")
+_OF_PLACES = re.compile(r"pe|.*(emb|enc).*")  # vectors for positions, and not their numbers
 _NAMELESS = re.compile(r"[a-z]\d?|x_?\w?|in(put|puts)?_?\w?|src|tgt|seq\d?")  # can only be a sequence
 _ROLES_TRIED = (
     "open",
@@ -311,7 +314,7 @@ def _settle_first(roles: dict[str, str], named: Mapping[str, inspect.Parameter])
     if asks is not None or first is None:
         return
     others = [name for name, role in roles.items() if role in ("memory", "source", "target") and name != first]
-    put_out = roles[first] == "memory" and _SPLIT.split(first.lower())[-1] in {*_PUT_OUT, "memory"}
+    put_out = roles[first] == "memory" and _SPLIT.split(first.lower())[-1] in {*_PUT_OUT, "memory", "enc", "encoder"}
     if target is not None and target != first and (roles[first] in ("source", "input", "open") or put_out):
         roles[target], roles[first] = "input", "memory"
     elif roles[first] != "key or value":
@@ -435,7 +438,9 @@ def _over_keys(masks: Sequence[Parameter]) -> Iterator[tuple[Masking, ...]]:
 
 def _masks_to_give(parameters: Sequence[Parameter]) -> Iterator[set[str]]:
     """Yield which masks are given: none, all that must be, then with them each of the others, as None may not do."""
-    masks = [one for one in parameters if one.role in ("mask", "key mask")]
+    masks = [
+        one for one in parameters if one.role in ("mask", "key mask") or (one.role == "memory mask" and one.required)
+    ]
     required = {one.name for one in masks if one.required}
     yield set()
     if required:
@@ -446,9 +451,16 @@ def _masks_to_give(parameters: Sequence[Parameter]) -> Iterator[set[str]]:
 def _together(choices: list[Choice]) -> Iterator[tuple[Argument | Masking | None, ...]]:
     """Every combination in which all masks speak alike."""
     for combination in itertools.islice(itertools.product(*choices), 4 * _MOST_PLANS):
-        encodings = {getattr(each, "encoding", LENGTHS) for each in combination} - {LENGTHS}
+        encodings = {_encoding_of(each) for each in combination} - {LENGTHS}
         if len(encodings) <= 1:
             yield combination
+
+
+def _encoding_of(given: Argument | Masking | None) -> str:
+    """What the values of a mask mean; `LENGTHS` where nothing depends on it."""
+    if given is not None and given.__class__ is Argument and given.source == ALL_OF_MEMORY:
+        return given.value[0]
+    return getattr(given, "encoding", LENGTHS)
 
 
 def _choice(one: Parameter, index: int, *, d_head: int | None, vocab_size: int | None) -> Choice:
@@ -467,9 +479,11 @@ def _choice(one: Parameter, index: int, *, d_head: int | None, vocab_size: int |
     sequence = (given("x"), *memories, given("vector"))
     nothing = given("constant", None)
     unsaid = (*sequence, nothing) if _NAMELESS.fullmatch(one.name.lower()) else (nothing, *sequence)
+    numbers = (given("positions"), given("positions of each"))
+    vectors = (given("position vectors"), given("offset vectors"))
     turning = (one.role in ("rotary", "cos", "sin") and d_head is None) or one.role == "flag"
     choices: dict[str, Choice] = {
-        "memory": (*memories, given("x"), given("vector")),
+        "memory": (*memories, given("another sequence"), given("x"), given("vector")),
         "lengths": (
             *(Masking(one.name, "keys", LENGTHS, shape, required=True) for shape in LENGTH_SHAPES),
             given("length"),
@@ -479,18 +493,14 @@ def _choice(one: Parameter, index: int, *, d_head: int | None, vocab_size: int |
         "cache": (nothing,),
         "mode": (given("mode"),),
         "off": (given("constant", False),),
-        "positions": (
-            given("positions"),
-            given("positions of each"),
-            given("position vectors"),
-            given("offset vectors"),
-        ),
+        "positions": (*vectors, *numbers) if _OF_PLACES.fullmatch(one.name.lower()) else (*numbers, *vectors),
         "rotary": tuple(given(kind, d_head) for kind in ("cos and sin", "tables of cos and sin", "turns")),
         "cos": (given("cos", d_head), given("half cos", d_head)),
         "sin": (given("sin", d_head), given("half sin", d_head)),
         "start": (given("constant", 0),),
         "targets": (given("x"), given("one number each"), given("numbers"), given("vector")),
         "segments": (given("segments", 1), given("segments", 0)),  # 0 may mean padding
+        "pairs": (given("numbers of pairs"), given("kinds of pairs of each"), given("vectors of pairs")),
         "open": sequence if one.needed else unsaid,
     }
     apart = () if one.apart is None else (replace(one.apart, by_name=by_name),)
@@ -518,6 +528,8 @@ def _mask_choice(one: Parameter, *, given: bool) -> Choice:
     """How a mask can be given before anything is known about it."""
     if not given:
         return (Argument(one.name, "constant", by_name=True, value=None) if one.required else None,)
+    if one.role == "memory mask":
+        return tuple(Argument(one.name, ALL_OF_MEMORY, value=form) for form in itertools.product(ENCODINGS, KEY_SHAPES))
     pairs = [Masking(one.name, "pairs", encoding, shape, required=True) for encoding in ENCODINGS for shape in SHAPES]
     keys = [Masking(one.name, "keys", encoding, shape, required=True) for encoding in ENCODINGS for shape in KEY_SHAPES]
     return tuple([*keys, *pairs] if one.role == "key mask" else [*pairs, *keys])

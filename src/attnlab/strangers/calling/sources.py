@@ -30,6 +30,8 @@ PACKED = "x packed"
 ONE_MORE = "x and one more"
 """The input with another position at its end, of nothing or of token 0."""
 NO_OPTIONS = "no options"
+ALL_OF_MEMORY = "all of the memory"
+"""A mask over the memory that hides nothing."""
 HANDED_ON = "handed on"
 """What a larger module gave, with the input in it."""
 _APART, _PERIOD = 1021, 65521  # primes: how far rows of pairs lie apart, and after how many numbers they come again
@@ -184,6 +186,14 @@ def _vectors_of_pairs(at: Situation, width: int | None) -> Tensor:
     return pairs.movedim(0, 2) if at.layout == "sequence-first" else pairs
 
 
+def _vectors_of_distances(at: Situation, width: int | None) -> Tensor:
+    """A vector for every pair of places that hangs on their distance alone, (length, length, d_model)."""
+    width, places = width or at.x.size(-1), torch.arange(at.length, device=at.x.device)
+    distances = places - places[:, None] + _APART
+    phases = ((distances[..., None] * width + torch.arange(width, device=at.x.device)) % _PERIOD).double() ** 2 * _STEP
+    return (phases.sin() * 2**0.5).to(at.dtype)
+
+
 def _kinds_of_pairs(at: Situation) -> Tensor:
     """The kinds 0 and 1 in turn, (length, length): of one kind alone, what is looked up for keys is alike for all."""
     places = torch.arange(at.length, device=at.x.device)
@@ -266,6 +276,7 @@ SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
     "numbers": lambda at, _value: _position_vectors(at, 1).reshape(at.x.size(0), -1),
     "numbers of pairs": lambda at, _value: _vectors_of_pairs(at, 1).squeeze(-1),
     "vectors of pairs": _vectors_of_pairs,
+    "vectors of distances": _vectors_of_distances,
     "kinds of pairs": lambda at, _value: _kinds_of_pairs(at),
     "kinds of pairs of each": lambda at, _value: _kinds_of_pairs(at).expand(at.x.size(0), -1, -1),
     "half cos": lambda at, d_head: _angles(at, d_head).cos().to(at.dtype),
@@ -283,12 +294,20 @@ SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
 }
 """What an argument can be given, from the situation of a call and the argument's own value."""
 
+
+def given_to(one: Argument, at: Situation) -> Any:
+    """What one argument is given; each number of it by itself, as a module may write into it."""
+    value = SOURCES[one.source](at, one.value)
+    return value.contiguous() if isinstance(value, Tensor) and 0 in value.stride() else value
+
+
 UNNAMED = (
     NO_OPTIONS,
     "one number each",
     "numbers",
     "numbers of pairs",
     "vectors of pairs",
+    "vectors of distances",
     "kinds of pairs",
     "kinds of pairs of each",
     "one pair of numbers",
@@ -300,6 +319,9 @@ UNNAMED = (
 WHERE_GIVEN = ("memory or x", "memory if given")
 """Sources that are another sequence where a call has one."""
 
+OF_PAIRS = ("numbers of pairs", "vectors of pairs", "kinds of pairs of each")
+"""Sources that hold something for every pair of positions of each sample."""
+
 OTHER_MEMORIES = {"memory": "another memory", "memory tokens": "other memory tokens"}
 """Sources of a second sequence, and those that give other numbers in its place."""
 
@@ -309,6 +331,7 @@ IN_WORDS: dict[str, str] = {
     PACKED: "the input as queries, keys and values in one tensor",
     ONE_MORE: "the input and one more position, of which it takes no output",
     NO_OPTIONS: "no options",
+    ALL_OF_MEMORY: "all of the memory",
     NUMBERS: "one number per position, (batch, length)",
     "memory": "a fixed memory of length 7",
     "memory tokens": "fixed memory tokens of length 7",
@@ -326,6 +349,7 @@ IN_WORDS: dict[str, str] = {
     "numbers": "fixed numbers, (batch, length)",
     "numbers of pairs": "fixed numbers for all pairs of positions, (batch, length, length)",
     "vectors of pairs": "fixed vectors for all pairs of positions, (batch, length, length, d_model)",
+    "vectors of distances": "a vector for the distance of every pair of positions, (length, length, d_model)",
     "kinds of pairs": "the kinds 0 and 1 for pairs of positions, (length, length)",
     "kinds of pairs of each": "the kinds 0 and 1 for pairs of positions, (batch, length, length)",
     "cos and sin": "cosines and sines of rotary angles",

@@ -81,9 +81,8 @@ def widths_to_try(module: nn.Module, patient: Patient) -> list[int]:
     """Widths the input may have, the most plausible first."""
     said = [*_sizes("d_model", patient, without=_SAYS_OUT), *_sizes("d_model", patient)]
     parts = list(_widths_of_parts(module))
-    unsaid = {name: one.default for name, one in signature_of(type(module)).items()}
-    sizes = {name: value for name, value in (unsaid | dict(patient.arguments)).items() if type(value) is int}
-    parts[1:1] = [value for name, value in sizes.items() if _SAYS_CHANNELS & set(pieces_of(name)) and value > 0]
+    sizes = [(name, value) for holder in _holders(patient) for name, value in holder.items() if type(value) is int]
+    parts[1:1] = [value for name, value in sizes if _SAYS_CHANNELS & set(pieces_of(name)) and value > 0]
     parts = [*parts[:1], *(width for width in parts[1:] if width <= _MOST_LATER)]
     found = dict.fromkeys([*said[:2], *parts, *said[2:]] or [D_MODEL])
     return [*list(found)[:_MOST_WIDTHS], *([] if 1 in found else [1])]

@@ -11,7 +11,7 @@ from attnlab.core.own_files import is_own
 from attnlab.strangers.loading.sizes import is_module
 from attnlab.strangers.said.source import source_of
 
-_OWN = r"(\bself\.|(?<![.\w]))"  # before an argument that is called: `attention(x)`, but not `x.attention()`
+_OWN = r"(\bself\.|(?<![.\w])(?<!def ))"  # before an argument that is called: `attention(x)`, but not `x.attention()`
 _SHORTEST_WORD = 4  # of a name that says what is meant
 
 Factory = Callable[..., Any]

@@ -10,7 +10,7 @@ from dataclasses import replace
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.layouts import SPLIT, STILLS
 from attnlab.strangers.calling.roles import Parameter, anything_for, input_of
-from attnlab.strangers.calling.sources import OTHER_MEMORIES, Argument
+from attnlab.strangers.calling.sources import Argument
 from attnlab.strangers.calling.widths import BY_CHANCE, lengths_to_try, size_named, widths_to_try
 from attnlab.strangers.patient import Patient
 from attnlab.strangers.trying.failures import MOST_WIDE, NUMBER, Failures, refitted
@@ -65,10 +65,6 @@ def with_another(
                 yield replace(attempt, arguments=(*rest, other), masks=masks)
                 continue
             yield replace(attempt, arguments=rest, masks=(*masks, other))
-            looked_at = {each.parameter for each in rest if each.source in OTHER_MEMORIES}
-            if one.role == "memory mask" and looked_at:  # as long as the input, so over nothing else
-                same = (Argument(each.parameter, "x") if each.parameter in looked_at else each for each in rest)
-                yield replace(attempt, arguments=tuple(same), masks=(*masks, other))
 
 
 def _resized(attempt: Convention, sequence: str, raised: str) -> Iterator[Convention]:

@@ -20,7 +20,7 @@ from attnlab.core.errors import ModuleError
 from attnlab.strangers.anatomy import is_block, is_stack
 from attnlab.strangers.calling.convention import Convention, Kind, Label, wrong_output
 from attnlab.strangers.calling.layouts import IMAGES, SPLIT
-from attnlab.strangers.calling.masking import ENCODINGS, SHAPES
+from attnlab.strangers.calling.masking import ENCODINGS, SHAPES, Masking
 from attnlab.strangers.calling.roles import (
     Filling,
     Parameter,
@@ -31,7 +31,7 @@ from attnlab.strangers.calling.roles import (
     seems_over_pairs,
     with_a_vector,
 )
-from attnlab.strangers.calling.sources import HANDED_ON, MEMORY_LENGTH, NUMBERS, OTHER_MEMORIES, Argument
+from attnlab.strangers.calling.sources import ALL_OF_MEMORY, HANDED_ON, MEMORY_LENGTH, NUMBERS, OTHER_MEMORIES, Argument
 from attnlab.strangers.calling.widths import size_named
 from attnlab.strangers.containment import quiet, wake
 from attnlab.strangers.patient import Patient, in_mode
@@ -44,7 +44,7 @@ from attnlab.strangers.trying.in_use import call_of
 from attnlab.strangers.trying.masks_learned import with_masks, with_pad_token
 from attnlab.strangers.trying.outputs import find_output, with_output
 from attnlab.strangers.trying.trial import NOTHING, Sight, Trial, influences, sight_of
-from attnlab.strangers.trying.wording import assumptions_of
+from attnlab.strangers.trying.wording import assumptions_of, layout_against
 
 _PROBED = 130  # a length at which nearly every layer can be called in milliseconds
 _TABLE = 2048  # longest table whose end is looked for
@@ -81,12 +81,14 @@ def interview(patient: Patient) -> Convention:
         convention = with_pad_token(trial, convention, patient)
         convention = _with_causality(trial, convention, patient, found.parameters)
         over_memory = _over_memory(trial, convention, found.parameters)
+        convention = _as_learned(convention, over_memory)
         said = found.layout if found.layout is not None and found.layout.what == convention.layout else None
         convention = replace(
             convention,
             kind=_kind_of(patient.module, convention),
             over_memory=over_memory,
             layout_by="" if said is None else said.by,
+            layout_against=layout_against(patient, convention, found),
         )
         return replace(convention, assumptions=assumptions_of(patient, convention, found))
 
@@ -303,14 +305,16 @@ def _over_memory(trial: Trial, convention: Convention, parameters: Sequence[Para
     masks = [replace(one, role="key mask") for one in parameters if one.role == "memory mask"]
     given = {mask.parameter for mask in convention.masks}  # what is left out may be over the memory as it is encoded
     masks += [one for one in parameters if masks and one.role in ("mask", "key mask") and one.name not in given]
+    told = {one.parameter: one.value for one in convention.arguments if one.source == ALL_OF_MEMORY}
     if not masks or not {one.source for one in convention.arguments} >= set(swapped):
         return None
-    arguments = tuple(replace(one, source=swapped.get(one.source, one.source)) for one in convention.arguments)
+    others = (one for one in convention.arguments if one.parameter not in told)
+    arguments = tuple(replace(one, source=swapped.get(one.source, one.source)) for one in others)
     needed = {mask.parameter for mask in convention.masks if mask.required}
     view = replace(
         convention,
         arguments=(*arguments, *(Argument(name, "constant") for name in sorted(needed))),
-        masks=(),
+        masks=tuple(Masking(name, "keys", *form, required=True) for name, form in told.items()),
         pooled=True,
         slots=MEMORY_LENGTH,
         d_out=MEMORY_LENGTH * convention.d_out,
@@ -320,6 +324,18 @@ def _over_memory(trial: Trial, convention: Convention, parameters: Sequence[Para
     )
     learned = with_masks(trial, view, masks) if trial.runs(view) else view
     return learned if learned.key_mask is not None else None
+
+
+def _as_learned(convention: Convention, over_memory: Convention | None) -> Convention:
+    """The convention in which masks over the memory hide nothing by what was learned of them."""
+    learned = {
+        mask.parameter: (mask.encoding, mask.shape) for mask in (() if over_memory is None else over_memory.masks)
+    }
+    given = (
+        replace(one, value=learned.get(one.parameter, one.value)) if one.source == ALL_OF_MEMORY else one
+        for one in convention.arguments
+    )
+    return replace(convention, arguments=tuple(given))
 
 
 # Causality and kind

@@ -8,7 +8,9 @@ from typing import Any
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.layouts import LAYOUTS, SPLIT
 from attnlab.strangers.calling.sources import HANDED_ON
-from attnlab.strangers.patient import Patient
+from attnlab.strangers.calling.widths import size_named
+from attnlab.strangers.patient import LAYOUTS_DECLARED, Patient
+from attnlab.strangers.said.source import Said
 from attnlab.strangers.trying.first_call import Found
 
 _MEANS = {
@@ -54,7 +56,7 @@ def _input(convention: Convention) -> str:
 
 
 def _layout(convention: Convention, found: Found) -> str:
-    usual = convention.layout in ("batch-first", "sequence-first", "channels-first")
+    usual = convention.layout in LAYOUTS_DECLARED.values()
     words = convention.layout.replace("-", " ") if usual else f"{convention.layout}, {LAYOUTS[convention.layout].axes}"
     if found.layout is None:
         before = found.convention.layout
@@ -67,7 +69,24 @@ def _layout(convention: Convention, found: Found) -> str:
     if found.layout.what == convention.layout:
         return f"{words}, by {found.layout.by}"
     why = "in which samples see each other" if found.layout.in_passing else "which does not run"
-    return f"{words}, though {found.layout.by} says {found.layout.what.replace('-', ' ')}, {why}"
+    return f"{words}, though {_told(found.layout)}, {why}"
+
+
+def layout_against(patient: Patient, convention: Convention, found: Found) -> str:
+    """What speaks for another order of the three axes, in which no call was found; nothing where nothing does."""
+    said, orders = found.layout, LAYOUTS_DECLARED.values()
+    if convention.layout not in orders:
+        return ""
+    if said is None:
+        as_wide = not convention.any_length and convention.length == size_named("d_model", patient)
+        return "it runs at a length alone that is its width" if as_wide and convention.layout != "batch-first" else ""
+    elsewhere = said.what in orders and said.what != convention.layout and not said.in_passing
+    return f"{_told(said)}, and no call was found that runs so" if elsewhere else ""
+
+
+def _told(said: Said) -> str:
+    """Who says which layout, in words."""
+    return f"{said.by} says {said.what.replace('-', ' ')}"
 
 
 def _causal(convention: Convention) -> str:
