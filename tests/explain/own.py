@@ -626,3 +626,19 @@ class Messy(Attention):
         torch.manual_seed(0)
         x += 1.0
         return super().forward(x)
+
+
+class OverBatch(nn.Module):
+    """A number for every step of a series, by attention that takes the batch for time."""
+
+    def __init__(self, in_features, out_features, d_model=16):
+        super().__init__()
+        self.begin = nn.Linear(in_features, d_model)
+        self.query, self.key, self.value = (nn.Linear(d_model, d_model) for _ in range(3))
+        self.end = nn.Linear(d_model, out_features)
+
+    def forward(self, x):
+        h = self.begin(x)
+        query, key, value = (part(h).transpose(0, 1) for part in (self.query, self.key, self.value))
+        weights = (query @ key.transpose(1, 2) / h.size(-1) ** 0.5).softmax(-1)
+        return self.end((weights @ value).transpose(0, 1) + h)

@@ -780,6 +780,20 @@ def test_where_order_is_invisible_what_attends_instead_tells_places(tmp_path):
         assert (bug and {slot["rotary"] for slot in bug.changes["mine"]["model"]["slots"].values()}) == rotary
 
 
+def test_what_removes_another_error_brings_no_places_with_it(tmp_path):
+    task = copying(tmp_path)
+    setup = Setup("mine", task, {"name": f"{OWN}:Placeless"}, {"budget": {"steps": 40}})
+    finding = {"severity": "error", "check": "padding", "message": "Padding has an influence.", "source": ""}
+    examined = [Examined("own.py:Placeless", "model", "bug", [finding])]
+    situation = Known(
+        setup, build_task(task), examined, {"order": 0.0, "reach": 12.0}, exchangeable=exchangeable(setup)
+    )
+    causes = {one.name: one.changes["mine"].get("model", {}) for one in candidates({"mine": situation})}
+    slots = causes["padding that has an influence"]["slots"].values()
+    assert [slot.get("rotary", False) for slot in slots] == [False] * len(slots)
+    assert causes["no positions"]["mending"] == {"positions": True}
+
+
 def test_a_model_without_parts_has_one_of_the_lab_in_its_place(texts):
     task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
     found = exchangeable(Setup("mine", task, {"name": f"{OWN}:Bare"}, {"budget": {"steps": 40}}))

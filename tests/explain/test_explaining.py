@@ -164,6 +164,24 @@ def test_an_error_outside_of_attention_is_a_bug_in_what_carries_it(said, tmp_pat
     assert paragraph(answer).startswith("A bug: it is declared causal, but each position sees the next one")
 
 
+def test_a_model_whose_layout_nobody_says_is_called_as_what_was_seen_tells(said, tmp_path):
+    draw = np.random.default_rng(0)
+    series = draw.normal(size=(200, 12, 1)).astype("f4")
+    np.save(tmp_path / "x.npy", series)
+    np.save(tmp_path / "y.npy", np.broadcast_to(series.mean(1, keepdims=True), series.shape).copy())
+    case = said(
+        task={"name": "sequences", "inputs": str(tmp_path / "x.npy"), "targets": str(tmp_path / "y.npy"), "batch": 16},
+        variants={"mine": {"name": f"{OWN}:OverBatch"}},
+        training={"lr": 1e-2, "budget": {"steps": 150}},
+        saw={"mine": {"val_mse": 0.97}},
+        expected={"mine": {"val_mse": 0.05}},
+    )
+    del case["model"]
+    answer, told = explained(case, tmp_path / "case")
+    assert answer.largest[:2] == ("the batch read as time", "bug"), told
+    assert any("given (batch, length, d_model)" in line for line in told)
+
+
 @pytest.mark.slow
 def test_a_text_that_repeats_itself_is_a_split_that_leaks(said, tmp_path, texts):
     case = said(
@@ -444,7 +462,9 @@ def test_what_makes_any_number_better_is_no_cause_of_a_distance_within_noise():
     assert replace(answer, expected=2.1).verdict == "own code"
     assert replace(answer, shares=(replace(share, nature="bug"),)).verdict == "bug"
     too_good = replace(answer, seen=2.16, behind=False, shares=(replace(share, amount=around(-0.1)),))
-    assert too_good.verdict == "own code"
+    assert too_good.verdict == "noise"
+    assert "(a model of the lab) any such number is worse by 0.1 [0.09, 0.11]" in paragraph(too_good)
+    assert replace(too_good, expected=2.3).verdict == "own code"
     few = replace(answer, seen=0.8, expected=0.9, shares=(), start=around(0.8), end=around(0.8))
     assert [replace(few, draw=draw).verdict for draw in (0.0, 0.12)] == ["unexplained", "noise"]
     assert [what_next(replace(few, draw=draw))[:9] for draw in (0.0, 0.12)] == ["Ask a sma", "Hold more"]

@@ -21,7 +21,7 @@ from attnlab.explain.causes.candidates import unequal
 from attnlab.explain.causes.cause import Cause, phase_of
 from attnlab.explain.causes.known import Known
 from attnlab.explain.explaining import explain
-from attnlab.explain.page import waterfall_rows
+from attnlab.explain.page import document, page, waterfall_rows
 from attnlab.explain.possible import Allowed, Impossible, labels_allow
 from attnlab.explain.stages import suspecting
 from attnlab.explain.stages.pacing import Pacing
@@ -91,6 +91,28 @@ def test_a_cause_that_changes_little_in_one_run_is_left_at_that():
     assert {seed for title, seed in measuring.made if title == "much"} == {0, 1, 2}
     assert {seed for title, seed in measuring.made if title in ("little", "nothing")} == {0}
     assert "without 'little': -0.03 in one run, and was left at that" in told
+
+
+def test_what_would_do_by_itself_and_what_brings_runs_further_off_are_told_apart(monkeypatch):
+    for name, loss in (("best", 1.0), ("as good", 1.05), ("harmful", 2.6)):
+        monkeypatch.setitem(LOSS, name, loss)
+    removing = Removing(_Measured(), {"mine": BASE}, None, lambda _: None)
+    changes = {"mine": {"training": {"lr": 1.0}}}
+    removing.carry([Cause(name, "set-up", "gone", changes) for name in ("best", "as good", "harmful")])
+    assert [share.name for share in removing.shares] == ["best"]
+    assert (list(removing.alone), list(removing.worse), removing.without_effect) == (["as good"], ["harmful"], [])
+    seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 2.0, 1.0, 1.0, 3)
+    answer = Answer(
+        *seen, start=around(2.0), noise=True, behind=True, shares=tuple(removing.shares), end=around(1.0),
+        alone=removing.alone, worse=removing.worse,
+    )  # fmt: skip
+    words = (
+        r"By itself 'as good' carries \+0.95\S* \[\S+, \S+\] \(9\d%\), and nothing that matters beside what is named"
+    )
+    assert re.search(words, paragraph(answer))
+    assert "Removed, and further from what was expected without: harmful (by 0.6)." in document(answer, None)
+    assert "further from what was expected without: harmful (by 0.6)" in page(answer, None)
+    assert answer.shares[0].detail == "mine: rate 1 instead of 0.001"
 
 
 def test_a_cause_that_seems_much_and_is_not_decided_is_said_to_be_so():

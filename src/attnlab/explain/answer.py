@@ -107,6 +107,10 @@ class Answer:
         What was removed and changed nothing that is decided.
     undecided : mapping
         By cause what it may carry, where that seemed much and was not decided.
+    worse : mapping of str to Estimate
+        Causes without which runs came further off, and by how much.
+    alone : mapping of str to Estimate
+        Causes that carry something by themselves, and nothing beside those that were removed before them.
     nearest : (str, Estimate) or None
         Without which cause, alone, runs came nearest to what was expected, and what they gave.
     not_tried : tuple of str
@@ -164,6 +168,8 @@ class Answer:
     end: Estimate | None = None
     without_effect: tuple[str, ...] = ()
     undecided: Mapping[str, Estimate] = field(default_factory=dict)
+    worse: Mapping[str, Estimate] = field(default_factory=dict)
+    alone: Mapping[str, Estimate] = field(default_factory=dict)
     nearest: tuple[str, Estimate] | None = None
     not_tried: tuple[str, ...] = ()
     impossible: tuple[Impossible, ...] = ()
@@ -222,8 +228,8 @@ class Answer:
     def is_all_noise(self) -> bool:
         """Whether runs of the case cannot tell what was seen from what was expected, and no cause says more of it.
 
-        A set-up or own code without which a number that lies behind is far better than what was expected makes any
-        number worse, and tells nothing of the distance.
+        A set-up or own code without which a number is far better than what was expected, or far worse where it was
+        expected to be worse, does so to any number, and tells nothing of the distance.
         """
         if self.usual is None or not self.noise or any(not self._is_of_any(one) for one in self.shares):
             return False
@@ -232,9 +238,8 @@ class Answer:
         return abs(off) <= math.hypot(end - self.usual.mean, self.draw)
 
     def _is_of_any(self, share: Share) -> bool:
-        """Whether a cause makes any number worse, and says nothing of why this one lies behind."""
-        part = share.amount.mean * self.counts / self._farthest
-        return self.behind and share.nature in ("set-up", OWN) and part > MOST
+        """Whether a cause changes any number by far more than there is to explain, and says nothing of this one."""
+        return share.nature in ("set-up", OWN) and share.amount.mean * self.counts / self._farthest > MOST
 
     @property
     def comes_of_data(self) -> Allowed | None:
@@ -262,7 +267,7 @@ class Answer:
 
     def after(self, shortened: Answer) -> Answer:
         """It with what runs of fewer steps told before of causes that were not tried once more."""
-        tried = {*self.worth_all_steps, *self.without_effect}
+        tried = {*self.worth_all_steps, *self.without_effect, *self.worse, *self.alone}
         before = (f"{name} (in shortened runs)" for name in shortened.without_effect if name not in tried)
         lost = (one for one in shortened.not_tried if "(runs are shortened)" not in one)
         not_tried = tuple(dict.fromkeys([*self.not_tried, *lost]))

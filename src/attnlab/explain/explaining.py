@@ -226,7 +226,7 @@ class _Carrying:
             otherwise=entire.otherwise, shares=tuple(removing.shares),
             end=measuring.mean(removing.ended),
             without_effect=tuple(dict.fromkeys(removing.without_effect)),
-            undecided=removing.undecided, nearest=removing.nearest,
+            worse=removing.worse, alone=removing.alone, undecided=removing.undecided, nearest=removing.nearest,
             not_tried=tuple(dict.fromkeys([*of_length, *no_time, *unreached, *removing.not_tried])),
             alarms=(*self.before.alarms, *repeating.ended_early(measuring, known)), made=made,
             unmeasured=left, unshown=unshown, brought=brought, error=error,
@@ -238,11 +238,14 @@ def _before_runs(case: Case, before: KnownBefore) -> Answer:
     """The answer as far as it is known before anything is trained."""
     quantity = case.quantity
     examined = (one for each in before.known.values() for one in each.examined)
+    tokens = case.study.to_json()["content"]["rules"]["budget"].get("tokens")
+    steps = before.known[quantity.variant].setup.steps
+    notes = (*case.notes, *([f"{tokens:,} tokens are {steps} steps of this task"] if tokens else []))
     return Answer(
         case.study.name, case.study.question, quantity.words, quantity.metric.unit,
         quantity.seen, quantity.expected, 1.0, 0, behind=quantity.metric.improves(quantity.expected, quantity.seen),
         impossible=before.impossible, allowed=allowed(case, before.known[quantity.variant].task),
         alarms=before.alarms, memories=before.memories, effects=before.effects,
         examined=tuple({(one.name, str(one.errors)): one for one in examined}.values()),
-        notes=case.notes, scale=case.scale, variants=quantity.variants,
+        notes=notes, scale=case.scale, variants=quantity.variants,
     )  # fmt: skip

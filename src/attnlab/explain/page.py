@@ -126,6 +126,7 @@ def page(answer: Answer, drawing: Drawing | None) -> str:
         "colors": COLORS,
         "shares": _shares(answer),
         "again": _again(answer),
+        "further_off": _further_off(answer),
         "facts": [f"verdict: {answer.verdict}", f"{answer.seeds} runs of every set-up, with {steps}", took],
     }
     return rendered("answer.html.j2", values, "attnlab.explain")
@@ -164,6 +165,11 @@ def _again(answer: Answer) -> list[dict[str, str]]:
     ]
 
 
+def _further_off(answer: Answer) -> list[str]:
+    """Causes without which runs came further off, and by how much."""
+    return [f"{name} (by {abs(one.mean):.3g})" for name, one in answer.worse.items()]
+
+
 def _effects(when: str, effects: Mapping[str, Mapping[str, str]]) -> str:
     """The known effects at work before or after training; empty where there are none."""
     told = [f"- {name}: {effect}: {text}" for name, row in effects.items() for effect, text in row.items()]
@@ -185,6 +191,9 @@ def document(answer: Answer, drawing: Drawing | None) -> str:
         _effects("before", answer.effects),
         _effects("after", answer.brought),
         f"Removed without effect: {', '.join(answer.without_effect)}." if answer.without_effect else "",
+        f"Removed, and further from what was expected without: {', '.join(_further_off(answer))}."
+        if answer.worse
+        else "",
         f"Not decided: {', '.join(answer.undecided)}." if answer.undecided else "",
         f"Not tried: {', '.join(answer.not_tried)}." if answer.not_tried else "",
         "\n".join(f"- {note}" for note in answer.notes),

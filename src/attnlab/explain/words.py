@@ -16,6 +16,8 @@ SMALL = 0.1
 
 BUGS = frozenset(sign for one in REMOVALS if one.nature == "bug" for sign in one.signatures)
 """Effects that are bugs wherever they are measured."""
+MOST_ALONE = 2
+"""How many causes are told of that would have done by themselves."""
 WHOLLY = 0.995
 """Part of the distance from which on it is all of it."""
 
@@ -104,9 +106,12 @@ def _again(answer: Answer) -> Iterator[str]:
     runs = f"{answer.start.runs} run{'' if answer.start.runs == 1 else 's'}"
     found = f"{runs} with fresh seeds gave {answer.start.mean:.4g}{interval(answer.start)}"
     also = ", and so does what was expected: these runs cannot tell one from the other" if answer.is_all_noise else ""
+    whose = (
+        "their noise" if len(answer.variants) < 2 else "their noise (that of single runs)"
+    )  # the interval is a mean's
     meaning = {
-        True: f"what was seen lies within their noise{also}",
-        False: f"what was seen lies outside their noise{_otherwise(answer)}",
+        True: f"what was seen lies within {whose}{also}",
+        False: f"what was seen lies outside {whose}{_otherwise(answer)}",
         None: "which says nothing about their noise",
     }
     if answer.entire:
@@ -147,8 +152,9 @@ def _how(answer: Answer) -> str:
 def _share(answer: Answer, share: Share) -> str:
     part, amount = answer.part(share.amount.mean * answer.counts), answer.carried(share.amount)
     if answer.is_all_noise:
-        better = f"any such number is better by {amount.mean:.3g}{interval(amount)}, far more than there is to explain"
-        return f"Without '{share.name}' ({_how_removed(share)}) {better}."
+        how = f"{'better' if answer.behind else 'worse'} by {amount.mean:.3g}{interval(amount)}"
+        far = "far more than there is to explain"
+        return f"Without '{share.name}' ({_how_removed(share)}) any such number is {how}, {far}."
     beyond = answer.counts * share.amount.mean / (answer.whole or 1.0) > 1 + SMALL
     beyond = " and so more than there was to explain" if beyond else ""
     here = abs(answer.start.mean - answer.expected) if answer.start else 0.0
@@ -202,6 +208,11 @@ def _besides(answer: Answer, one: Examined) -> list[list[str]]:
 def _rest(answer: Answer) -> Iterator[str]:
     if answer.end is None or not answer.distance or answer.is_all_noise:
         return
+    for name, one in _most_alone(answer):
+        by_itself, part = answer.carried(one), answer.part(one.mean * answer.counts)
+        of_whole = f" ({part})" if part else ""
+        gone = "and nothing that matters beside what is named above"
+        yield f"By itself '{name}' carries {by_itself.mean:+.3g}{interval(by_itself)}{of_whole}, {gone}."
     for name, one in answer.undecided.items():
         may = answer.carried(one)
         yield f"'{name}' may carry {may.mean:+.3g}{interval(may)}, which {may.runs} runs do not decide."
@@ -220,6 +231,12 @@ def _rest(answer: Answer) -> Iterator[str]:
         beyond = sum(abs(step) for _, nature, step in answer.steps if nature == "beyond")
         further = f", and runs end {beyond:.3g} beyond what was expected" if beyond > matters else ""
         yield f"Nothing that matters is left{further}."
+
+
+def _most_alone(answer: Answer) -> list[tuple[str, Estimate]]:
+    """The causes that carry most by themselves, and nothing beside those that were removed."""
+    ordered = sorted(answer.alone.items(), key=lambda one: -answer.carried(one[1]).mean)
+    return ordered[:MOST_ALONE] if answer.counts else []
 
 
 def _nearest(answer: Answer) -> Iterator[str]:
@@ -284,10 +301,15 @@ def _next_of_runs(answer: Answer, first: Share | None) -> str:
 
 def _question_to_ask(answer: Answer) -> str:
     """What to ask where there is nothing to run."""
+    if answer.nearest and not answer.behind:
+        return (
+            f"Look how what is held out came about: nothing that was removed brings it near {answer.expected:.4g}. "
+            "Hold out what was made apart from all that is trained on, before anything is copied, balanced or scaled."
+        )
     if answer.nearest:
         return (
             f"Ask how good an answer these data allow: nothing that was removed brings it near {answer.expected:.4g}. "
-            "Answer some held-out items that it gets wrong yourself, and look whether what is wanted there is right."
+            "Answer some held-out items yourself of which it is furthest off, and look whether they are labelled right."
         )
     return "Ask a smaller question: attnlab run with one part changed at a time."
 

@@ -123,7 +123,8 @@ def _bugs(situations: Mapping[str, Known]) -> Iterator[Cause]:
     meant = {name: {"model": one.as_meant} for name, one in situations.items() if one.as_meant}
     if meant:
         warnings = [one for name in meant for each in situations[name].examined for one in each.warnings]
-        evidence = next(one["message"] for one in warnings if one["check"] == "batch-independence")
+        said = (one["message"] for one in warnings if one["check"] == "batch-independence")
+        evidence = next(said, "given (batch, length, d_model), samples of a batch see each other")
         source = "PyTorch documentation, nn.LSTM and nn.MultiheadAttention, batch_first; pytorch#25100"
         yield Cause(TITLES["batch-independence"], "bug", _done({"swapped": True}), meant, evidence, source)
     found, called = dict[str, Cause](), dict[str, set[str]]()
@@ -153,7 +154,7 @@ def _remedy(situation: Known, one: Examined, finding: Mapping[str, Any]) -> tupl
         if finding["check"] in checks and (without := remove(situation)):
             return title, removed, without["model"]
     attends = one.place == "mixer" or finding["check"] not in OF_OTHER_PARTS
-    change = with_attention(situation) if attends else None
+    change = with_attention(situation, places=False) if attends else None  # missing ones are another cause
     if finding["check"] == "positions" and situation.signature("missing positions"):
         change = next(filter(None, (exchanged(situation, kind) for kind in (ATTENTION, LAYER))), None)
     return f"bug in {one.name.rpartition(':')[2]}", WHOLE, change
@@ -185,7 +186,8 @@ def _done(mending: Mapping[str, Any]) -> str:
 
 def replaced(cause: Cause, situations: Mapping[str, Known]) -> Cause:
     """A cause whose mending does not reach the fault: the lab's attention stands in the module's place instead."""
-    found = {name: change for name in cause.changes if (change := with_attention(situations[name])) is not None}
+    with_it = {name: with_attention(situations[name], places=False) for name in cause.changes}
+    found = {name: change for name, change in with_it.items() if change is not None}
     changes: dict[str, Change] = {name: {"model": change} for name, change in found.items()}
     return replace(cause, removed=WHOLE, changes=changes)
 

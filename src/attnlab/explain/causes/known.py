@@ -83,21 +83,24 @@ def mended(situation: Known, mending: Mapping[str, Any], path: str | None = None
     return {"mixer": [of_mixer(one) for one in mixers] if isinstance(mixers, list) else of_mixer(mixers)}
 
 
-def exchanged(situation: Known, kind: str) -> dict[str, Any] | None:
+def exchanged(situation: Known, kind: str, *, places: bool = True) -> dict[str, Any] | None:
     """A person's own model with known parts in the places of its own of one kind; None where it has none.
 
-    Where order is invisible, what attends there tells places.
+    Where order is invisible, what attends there tells `places`.
     """
     slots = situation.exchangeable.of(kind)
-    if situation.signature("missing positions"):
+    if places and situation.signature("missing positions"):
         slots = {name: {**slot, "rotary": True} for name, slot in slots.items()}
     return {**mended(situation, {}), "slots": slots} if slots else None
 
 
-def with_attention(situation: Known) -> dict[str, Any] | None:
-    """The lab's attention in the place of a person's own mixer, or of the attention within a person's own model."""
+def with_attention(situation: Known, *, places: bool = True) -> dict[str, Any] | None:
+    """The lab's attention in the place of a person's own mixer, or of the attention within a person's own model.
+
+    Where order is invisible to such a model, it tells `places`.
+    """
     if own_model(situation.model):
-        return exchanged(situation, ATTENTION)
+        return exchanged(situation, ATTENTION, places=places)
     if not is_path(situation.mixer) or forecasts(situation.task):
         return None
     _, arguments = parse(situation.model["mixer"], "mixer")

@@ -22,6 +22,7 @@ from attnlab.nn.foreign_model import ForeignModel, order_of
 from attnlab.nn.init import start_far_above
 from attnlab.nn.mended import layers_of
 from attnlab.nn.norms_behind import norms_behind
+from attnlab.strangers.calling.convention import Convention
 from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.tasks import TASKS
 from attnlab.tasks.arrays.sequences import Sequences
@@ -44,6 +45,7 @@ class Examined:
     verdict: str = ""  # in the doctor's words; empty where it could not be examined
     findings: list[dict[str, Any]] = field(default_factory=list)  # worst first, as plain data
     error: str = ""  # why it could not be examined
+    layout_open: bool = False  # of a model: called with the length first, as samples meet otherwise; nobody says so
 
     @property
     def errors(self) -> list[dict[str, Any]]:
@@ -62,8 +64,9 @@ class Examined:
 
     @property
     def layout_in_question(self) -> bool:
-        """Whether it is a mixer that reads the batch as time in one layout, and nobody says which one is meant."""
-        return self.place == "mixer" and any(one["check"] == "batch-independence" for one in self.warnings)
+        """Whether it reads the batch as time in one layout, and nobody says which one is meant."""
+        of_mixer = self.place == "mixer" and any(one["check"] == "batch-independence" for one in self.warnings)
+        return of_mixer or self.layout_open
 
     @property
     def warnings(self) -> list[dict[str, Any]]:
@@ -119,21 +122,23 @@ def _examine(task_spec: Any, model: Mapping[str, Any]) -> list[dict[str, Any]]:
                 order = order_of(spec, task.model_arguments())
             else:
                 order = prepare(spec, {}, axis=place, offered=_offered_by(model, task))
-            layout = _layout_of(build_model(spec, task)) if place == "model" else None  # around a mixer any may stand
+            convention = _convention_of(build_model(spec, task)) if place == "model" else None  # a mixer's is any
+            first = convention is not None and convention.layout == "sequence-first"
+            layout = None if place == "mixer" else "length first" if first else "batch first"
             causal = task.causal or None  # where outputs may see all of the input, they need not
             whole = place == "model"
             diagnosis = doctor(name, arguments=dict(order.arguments), causal=causal, layout=layout, whole=whole)
             findings = [finding.to_json() for finding in diagnosis.findings]
-            found[name] = Examined(name, place, diagnosis.verdict, findings)
+            nobody_says = first and convention is not None and not convention.layout_by
+            found[name] = Examined(name, place, diagnosis.verdict, findings, layout_open=nobody_says)
         except AttnlabError as error:
             found[name] = Examined(name, place, error=str(error))
     return [asdict(one) for one in found.values()]
 
 
-def _layout_of(model: nn.Module) -> str:
-    """In which layout tasks call a model."""
-    convention = model.convention if isinstance(model, ForeignModel) else None
-    return "length first" if convention and convention.layout == "sequence-first" else "batch first"
+def _convention_of(model: nn.Module) -> Convention | None:
+    """How tasks call a person's own model; None of a model of the lab."""
+    return model.convention if isinstance(model, ForeignModel) else None
 
 
 @final

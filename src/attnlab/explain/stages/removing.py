@@ -46,6 +46,8 @@ class Removing:
     shares: list[Share] = field(default_factory=list)  # what each cause carries that was removed, in this order
     applied: list[Removed] = field(default_factory=list)  # how each of them was removed
     without_effect: list[str] = field(default_factory=list)  # what was removed and changed nothing that is decided
+    worse: dict[str, Estimate] = field(default_factory=dict)  # what runs are further off without, and by how much
+    alone: dict[str, Estimate] = field(default_factory=dict)  # what carries a part by itself, and none beside the rest
     undecided: dict[str, Estimate] = field(default_factory=dict)  # what of these seemed to carry much, and how much
     not_tried: list[str] = field(default_factory=list)  # what there was no time for
     came: dict[str, Estimate] = field(default_factory=dict)  # what runs gave without each cause, as looked at last
@@ -89,7 +91,9 @@ class Removing:
         helping = [name for name, one in alone.items() if one.excludes_zero and one.mean / left > least]
         open_still = {n: one for n, one in alone.items() if one.runs > 1 and not one.excludes_zero}
         self.undecided |= {name: one for name, one in open_still.items() if one.mean / left > SEEMS_MUCH}
-        self.without_effect += [name for name in alone if name not in helping and name not in self.undecided]
+        self.worse |= {name: one for name, one in alone.items() if one.mean / left < -MATTERS}
+        told = {*helping, *self.undecided, *self.worse}
+        self.without_effect += [name for name in alone if name not in told]
         self.not_tried += [f"'{name}' ({self._why_not(one)})" for name, one in tried.items() if name not in alone]
         for name, one in alone.items():
             sure = f"[{-one.high:.3g}, {-one.low:.3g}]" if one.runs > 1 else "in one run, and was left at that"
@@ -105,7 +109,14 @@ class Removing:
                 break
             first = len(self.applied) == begun
             cause, changes = tried[name]
-            self._accept(cause, changes if first else self._changes(cause), alone[name], first=first)
+            changes = changes if first else self._changes(cause)
+            if changes is None:
+                alone.pop(name)
+            else:
+                self._accept(cause, changes, alone[name], first=first)
+        if phase[0].nature != OWN:
+            removed = {share.name for share in self.shares}
+            self.alone |= {name: alone[name] for name in helping if name in alone and name not in removed}
 
     def _why_not(self, one: Removed) -> str:
         """Why there are no results without a cause: the error of a run, where one failed."""
@@ -174,18 +185,15 @@ class Removing:
         expected = self.measuring.case.quantity.expected
         return min(several.items(), key=lambda one: abs(one[1].mean - expected), default=None)
 
-    def _accept(self, cause: Cause, changes: Mapping[str, Change] | None, alone: Estimate, *, first: bool) -> None:
+    def _accept(self, cause: Cause, changes: Mapping[str, Change], alone: Estimate, *, first: bool) -> None:
         """Remove a cause for good, if it still carries something beside those before it in its phase."""
-        if changes is None:
-            return
         before = self.measuring.quantity(self._with(self.applied))
         after = self.measuring.quantity(self._with([*self.applied, (cause, changes)]))
         amount = alone if first else effects({cause.name: before}, {cause.name: after}).get(cause.name)
         if amount is None or amount.mean * alone.mean <= 0 or not amount.excludes_zero:
-            self.without_effect.append(cause.name)
             return
         self.applied.append((cause, changes))
-        words = {"evidence": cause.evidence, "source": cause.source, "detail": _chosen(changes)}
+        words = {"evidence": cause.evidence, "source": cause.source, "detail": _chosen(changes, self.base)}
         self.shares.append(Share(cause.name, cause.nature, cause.removed, amount, alone, **words))
         self.tell(f"removed '{cause.name}': it carries {self._carried(amount):+.3g}")
         if cause.grows:
@@ -205,7 +213,7 @@ class Removing:
                 return
             amount = effects({cause.name: before}, {cause.name: after})[cause.name]
             self.applied[-1] = (cause, changes)
-            self.shares[-1] = replace(self.shares[-1], amount=amount, detail=_chosen(changes))
+            self.shares[-1] = replace(self.shares[-1], amount=amount, detail=_chosen(changes, self.base))
             self.tell(f"removed more of '{cause.name}': it carries {self._carried(amount):+.3g}")
 
     def _carried(self, amount: Estimate) -> float:
@@ -290,11 +298,13 @@ def without(base: Mapping[str, Setup], applied: Sequence[Removed]) -> dict[str, 
     return changed
 
 
-def _chosen(changes: Mapping[str, Change]) -> str:
-    """The rates and steps that were chosen for each variant, in words."""
+def _chosen(changes: Mapping[str, Change], base: Mapping[str, Setup]) -> str:
+    """The rates and steps that were chosen for each variant, in words, and those that they stand in place of."""
     told = []
     for name, change in changes.items():
-        training = change.get("training", {})
-        told += [f"{name}: rate {training['lr']:.2g}"] if "lr" in training else []
-        told += [f"{name}: {training['budget']['steps']} steps"] if "budget" in training else []
+        training, before = change.get("training", {}), base[name].training
+        said = f" instead of {before['lr']:.2g}" if "lr" in before else ""
+        told += [f"{name}: rate {training['lr']:.2g}{said}"] if "lr" in training else []
+        budget = "budget" in training and training["budget"]["steps"]
+        told += [f"{name}: {budget} steps instead of {base[name].steps}"] if budget else []
     return "; ".join(told)

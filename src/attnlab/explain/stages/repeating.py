@@ -10,6 +10,7 @@ from typing import final
 from attnlab.core.contracts import Metric
 from attnlab.explain.answer import Again
 from attnlab.explain.causes.known import Known, mended, setups_of
+from attnlab.explain.causes.own_code import own_model
 from attnlab.explain.metrics import IN_TRAINING, limits_of, metrics_of
 from attnlab.explain.possible import Allowed, Impossible, another_draw, labels_allow, leaks, readings, ways
 from attnlab.explain.stages.knowing import Tell
@@ -54,7 +55,8 @@ def as_called(measuring: Measuring, known: Mapping[str, Known], tell: Tell) -> d
         meant, said = (runs[each.name][0].metrics.get(metric, math.inf) for each in (one.setup, literal))
         tell(f"'{name}': {metric} {said:.4g} given (batch, length, d_model), {meant:.4g} given the other layout")
         if abs(said - seen) < abs(meant - seen):
-            as_meant = {"mixer": one.model["mixer"]}
+            own = own_model(one.model) is not None
+            as_meant = {"mending": {"swapped": False}} if own else {"mixer": one.model["mixer"]}
             called[name] = replace(one, setup=replace(literal, name=name), as_meant=as_meant)
     return called
 

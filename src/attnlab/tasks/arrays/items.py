@@ -27,6 +27,8 @@ DropCopies = bool | Literal["near"]
 Split = Literal["random", "contiguous"]
 SUSPICIOUS_NEAR = 0.8
 """Share of held-out items with near copies; honest ones of more than one dimension are far below."""
+FEWEST_OF_CLASS = 10
+"""Held-out items of a class from which on the share of those with near copies tells something."""
 SUSPICIOUS_OVERLAPPING = 0.5
 """Share of held-out items that are windows of what is trained on; honest ones are far below."""
 SUSPICIOUS_BESIDE = 0.75
@@ -177,15 +179,28 @@ class OwnItems:
         held_out = {part: items.hashes() for part, items in self._held.items()}
         return {part: sum(one in known for one in some) / len(some) for part, some in held_out.items()}
 
-    @functools.cached_property
+    @property
     def near_copied(self) -> dict[str, float]:
         """By held-out part, the fraction of its inputs of which near copies are among the training inputs.
 
-        Of large parts a sample is looked at.
+        It is that of the class of which most are copied, as where the items of a rare one were. Of large parts a
+        sample is looked at.
         """
+        return {part: max(share, of_class) for part, (share, of_class) in self._near_shares.items()}
+
+    @functools.cached_property
+    def _near_shares(self) -> dict[str, tuple[float, float]]:
+        """By held-out part, that fraction of all of its inputs, and of those of the class of which most are copied."""
         if not _is_of_numbers(self.parts["train"]):
             return {}
-        return self._found_among(MOST_COMPARED // MOST_HELD, lambda *some: [len(one) > 0 for one in near_copies(*some)])
+        shares = {}
+        for part, copied in self._found_among(MOST_COMPARED // MOST_HELD, _have_near_copies).items():
+            looked_at = self.parts[part].pair(_evenly(len(self.parts[part]), MOST_HELD))[1]
+            classes, numbers = np.unique(looked_at, return_counts=True) if self._strata is not None else ([], [])
+            several = [one for one, number in zip(classes, numbers, strict=True) if number >= FEWEST_OF_CLASS]
+            of_class = max((float(copied[looked_at == one].mean()) for one in several), default=0.0)
+            shares[part] = float(copied.mean()), of_class
+        return shares
 
     @functools.cached_property
     def overlapping(self) -> dict[str, float]:
@@ -193,7 +208,7 @@ class OwnItems:
 
         Of large parts a sample is looked at.
         """
-        return self._found_among(MOST_HASHED, overlapping)
+        return {part: float(found.mean()) for part, found in self._found_among(MOST_HASHED, overlapping).items()}
 
     @functools.cached_property
     def alike_beside(self) -> float:
@@ -201,15 +216,15 @@ class OwnItems:
         train = self.parts["train"]
         return alike_beside(train.inputs, self._strata) if self._drawn and _is_of_numbers(train) else 0.0
 
-    def _found_among(self, most: int, find: Callable[[np.ndarray, np.ndarray], Any]) -> dict[str, float]:
-        """By held-out part, the fraction of its inputs that are found in one way among the training inputs.
+    def _found_among(self, most: int, find: Callable[[np.ndarray, np.ndarray], Any]) -> dict[str, np.ndarray]:
+        """By held-out part, which of its inputs are found in one way among the training inputs.
 
         Of large parts a sample is looked at: of training inputs so many as hold at most so many numbers.
         """
         train = self.parts["train"]
         among = train.pair(_evenly(len(train), max(1, most // math.prod(train.inputs.shape[1:]))))[0]
         held_out = {part: items.pair(_evenly(len(items), MOST_HELD))[0] for part, items in self._held.items()}
-        return {part: float(np.mean(find(some, among))) for part, some in held_out.items()}
+        return {part: np.array(find(some, among)) for part, some in held_out.items()}
 
     def alarms(self) -> list[str]:
         """What is suspicious about the parts."""
@@ -226,11 +241,11 @@ class OwnItems:
             "out whole sources (groups), or what comes last (split: contiguous)"
         )
         near = (
-            f"{share:.0%} of the {part} part's inputs have near copies among the training inputs, a few that are at "
-            "least twice as near as all others: if items were copied or augmented before parts were cut, what is "
-            "measured is partly memory (drop_copies: near)"
-            for part, share in self.near_copied.items()
-            if share >= SUSPICIOUS_NEAR
+            f"{share:.0%} of the {part} part's inputs{'' if of_all == share else ' of one class'} have near copies "
+            "among the training inputs, a few that are at least twice as near as all others: if items were copied or "
+            "augmented before parts were cut, what is measured is partly memory (drop_copies: near)"
+            for part, (of_all, of_class) in self._near_shares.items()
+            if (share := of_all if of_all >= SUSPICIOUS_NEAR else of_class) >= SUSPICIOUS_NEAR
         )
         copied = (
             f"{share:.1%} of the {part} part's inputs are among the training inputs: what is measured is partly memory"
@@ -251,6 +266,11 @@ class OwnItems:
             "parts": {part: len(items) for part, items in self.parts.items()},
             "copied": self.copied,
         }
+
+
+def _have_near_copies(held: np.ndarray, train: np.ndarray) -> list[bool]:
+    """Which held-out inputs have near copies among training ones."""
+    return [len(one) > 0 for one in near_copies(held, train)]
 
 
 def _is_of_numbers(items: Items) -> bool:
