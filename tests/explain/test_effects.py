@@ -339,8 +339,8 @@ def test_a_bound_beyond_which_nothing_is_wanted_is_none(tmp_path):
 def test_attention_is_exchanged_for_errors_that_may_be_its_own(checks, whole, title, texts):
     task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
     setup = Setup("mine", task, {"name": f"{OWN}:Model"}, {"budget": {"steps": 40}})
-    messages = {"heads-mixed": "Merging the heads scrambles positions.", "causality": "The scrambled heads bring it."}
-    findings = [WRONG | {"check": check, "message": messages.get(check, "It is wrong.")} for check in checks.split()]
+    called = {check: {"called": "scrambled heads"} for check in ("heads-mixed", "causality")}
+    findings = [WRONG | {"check": check} | called.get(check, {}) for check in checks.split()]
     examined = [Examined(f"{OWN}:Model", "model", findings=findings)]
     known = Known(setup, build_task(task), examined, exchangeable=exchangeable(setup))
     assert (title in {one.name for one in candidates({"mine": known})}) == whole

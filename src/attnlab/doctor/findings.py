@@ -31,6 +31,10 @@ NOT_EXAMINED = "could not be examined"
 """How the message of a check begins that came to no end."""
 
 
+SCRAMBLED_HEADS = "scrambled heads"
+"""What is wrong where the rows of heads are brought to other positions."""
+
+
 @final
 @dataclass(frozen=True)
 class Finding:
@@ -58,6 +62,8 @@ class Finding:
         Of a wrong scale: what the scores would have to be multiplied by, at the sizes that were examined.
     samples_meet_in : str, optional
         Of samples that see each other: the class of the submodule in which they meet first.
+    called : str, optional
+        What is wrong, in a name that several findings share, such as `SCRAMBLED_HEADS`.
     """
 
     check: str
@@ -70,6 +76,7 @@ class Finding:
     accepted: bool = False
     scores_times: float | None = None
     samples_meet_in: str | None = None
+    called: str | None = None
 
     @property
     def weighs(self) -> Nature:
@@ -99,12 +106,14 @@ class FindingText:
     remedy: str = ""  # what to do; empty for facts
     source: str = ""  # where the effect or the rule is described
     nature: Nature | None = None  # see `Finding`
+    called: str | None = None  # see `Finding`
 
     def finding(self, check: str, evidence: str, words: Mapping[str, object] | None = None) -> Finding:
         """The finding with its evidence, braces in message and remedy filled by `words`."""
         filled = words or {}
         message, remedy = self.message.format_map(filled), self.remedy.format_map(filled)
-        return Finding(check, self.severity, message, evidence, remedy, self.source, self.nature)
+        told = (self.severity, message, evidence, remedy, self.source, self.nature)
+        return Finding(check, *told, called=self.called)
 
 
 @final

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
-from attnlab.doctor.findings import Finding, FindingText
+from attnlab.doctor.findings import SCRAMBLED_HEADS, Finding, FindingText
 from attnlab.doctor.influence.differences import LEAK, Leakage, deviation, largest
-from attnlab.doctor.influence.heads import MOVED, check_heads_mixed
+from attnlab.doctor.influence.heads import check_heads_mixed
 from attnlab.doctor.influence.influence import (
     Influence,
     influence,
@@ -65,6 +65,7 @@ TEXTS: Mapping[str, FindingText] = {
         "it is {declared}, but positions see later ones, which its scrambled heads can bring about.",
         "mend first what the error heads-mixed says, and look again",
         VIEWS_MOVE_NOTHING,
+        called=SCRAMBLED_HEADS,
     ),
     "leak behind the last position": FindingText(
         "error",
@@ -195,7 +196,7 @@ def _leak(exam: Examination, seen: Influence) -> Finding:
         return TEXTS["leak in a prefix"].finding(_ID, evidence, {"declared": declared, "last": prefix[-1]})
     words = {"declared": declared, "pattern": _pattern(exam, seen), "remedy": _remedy(exam)}
     weight = _weight_ahead(exam, causal=None)
-    if not weight and any(one.severity == "error" and MOVED in one.message for one in check_heads_mixed(exam)):
+    if not weight and any(one.severity == "error" and one.called == SCRAMBLED_HEADS for one in check_heads_mixed(exam)):
         return TEXTS["leak beside scrambled heads"].finding(_ID, evidence, words)
     parts = () if weight else _leaking_parts(exam)
     words["parts"] = ", ".join(f"`{name}`" for name in parts)

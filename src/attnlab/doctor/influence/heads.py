@@ -15,7 +15,7 @@ from torch import Tensor
 from attnlab.core.constructors import named
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination, accepted_by
-from attnlab.doctor.findings import Finding, FindingText
+from attnlab.doctor.findings import SCRAMBLED_HEADS, Finding, FindingText
 from attnlab.doctor.influence.padded import with_own_memory
 from attnlab.doctor.influence.steady import is_steady_when_fresh
 from attnlab.doctor.over_features import has_unit_factors, over_features
@@ -30,8 +30,6 @@ from attnlab.strangers.loading.sizes import pieces_of
 from attnlab.strangers.said.topics import declared
 
 _ID = "heads-mixed"
-MOVED = "scrambles"
-"""In what is said of heads whose rows are brought to other positions."""
 _XCIT = "Vaswani 2017, arXiv:1706.03762, section 3.2.1; over features on purpose: Ali 2021 (XCiT), arXiv:2106.09681"
 _AINSLIE = "Ainslie 2023 (GQA), arXiv:2305.13245, section 2.2"
 _LIU = "Liu 2021 (shifted windows), arXiv:2103.14030, section 3.2"
@@ -60,9 +58,10 @@ TEXTS: Mapping[str, FindingText] = {
     ),
     "split": FindingText(
         "error",
-        f"Splitting the heads {MOVED} {{names}}: their rows are not the positions of the input.",
+        "Splitting the heads scrambles {names}: their rows are not the positions of the input.",
         f"view, then transpose: {_SPLIT}",
         VIEWS_MOVE_NOTHING,
+        called=SCRAMBLED_HEADS,
     ),
     "shared": FindingText(
         "warning",
@@ -78,9 +77,10 @@ TEXTS: Mapping[str, FindingText] = {
     ),
     "merge": FindingText(
         "error",
-        f"Merging the heads {MOVED} positions: an output is made of head outputs of other positions.",
+        "Merging the heads scrambles positions: an output is made of head outputs of other positions.",
         f"transpose, then reshape: {_MERGE}",
         VIEWS_MOVE_NOTHING,
+        called=SCRAMBLED_HEADS,
     ),
     "laid elsewhere": FindingText(
         "error",

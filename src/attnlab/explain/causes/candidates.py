@@ -9,6 +9,7 @@ from typing import Any
 
 from attnlab.core.build import class_of, parse
 from attnlab.core.constructors import signature_of
+from attnlab.doctor.findings import SCRAMBLED_HEADS
 from attnlab.explain.causes.cause import OWN, TITLES, WHOLE, Cause, Change
 from attnlab.explain.causes.known import Known, exchanged, mended, with_attention
 from attnlab.explain.causes.own_code import Examined, forecasts, model_parameters, own_mixer, own_model, task_parameters
@@ -48,14 +49,8 @@ MENDINGS: Mapping[str, Mapping[str, Any]] = {
     "normalization": {"over_keys": True},
 }
 """By the doctor's check, how a mixer is called without the fault; a wrong scale brings its factor with it."""
-SCRAMBLED = "scrambled heads"
-CALLED = (
-    ("heads-mixed", "scrambles", SCRAMBLED),
-    ("causality", SCRAMBLED, SCRAMBLED),
-    ("positions", "", "wrong positions"),
-    ("padding", "", "padding that has an influence"),
-)
-"""By the doctor's check and words of its error, what it is called that alone is wrong, where attention is exchanged."""
+CALLED = {"positions": "wrong positions", "padding": "padding that has an influence"}
+"""By the doctor's check, what its error is called that alone is wrong and has no name, where attention is exchanged."""
 KEPT_OTHERWISE: Sequence[tuple[Sequence[str], str, str, Callable[[Known], Change | None]]] = (
     (("residual",), NO_PATH, IDENTITY, identity_path),
     (DEAD, "dead rectifiers", LIVING, living_rectifiers),
@@ -136,10 +131,7 @@ def _bugs(situations: Mapping[str, Known]) -> Iterator[Cause]:
                 told = [part for part in (before.evidence, finding["message"].rstrip(".")) if part]
                 changes, source = {**before.changes, name: {"model": change}}, before.source or finding["source"]
                 found[title] = replace(before, changes=changes, evidence="; ".join(dict.fromkeys(told)), source=source)
-                words = [
-                    name for check, text, name in CALLED if check == finding["check"] and text in finding["message"]
-                ]
-                called.setdefault(title, set()).update(words or [title])
+                called.setdefault(title, set()).add(finding.get("called") or CALLED.get(finding["check"], title))
     named = {title: next(iter(names)) if len(names) == 1 else title for title, names in called.items()}
     for title, cause in found.items():  # of two modules with the same error each keeps the name of its own
         once = cause.whole and list(named.values()).count(named[title]) == 1
@@ -163,7 +155,7 @@ def _remedy(situation: Known, one: Examined, finding: Mapping[str, Any]) -> tupl
 def _mending(situation: Known, finding: Mapping[str, Any]) -> Mapping[str, Any] | None:
     if finding["check"] == "scale" and finding.get("scores_times"):
         return {"scores_times": round(float(finding["scores_times"]), 6)}
-    if finding["check"] == "causality" and SCRAMBLED in finding["message"]:
+    if finding["check"] == "causality" and finding.get("called") == SCRAMBLED_HEADS:
         return None  # a mask of the scores does not reach it
     if finding.get("samples_meet_in"):
         return {"swapped_in": finding["samples_meet_in"]}

@@ -22,7 +22,6 @@ from attnlab.nn.foreign_model import ForeignModel, order_of
 from attnlab.nn.init import start_far_above
 from attnlab.nn.mended import layers_of
 from attnlab.nn.norms_behind import norms_behind
-from attnlab.strangers.calling.convention import Convention
 from attnlab.studies.define.assemble import build_model, build_task
 from attnlab.tasks import TASKS
 from attnlab.tasks.arrays.sequences import Sequences
@@ -122,23 +121,24 @@ def _examine(task_spec: Any, model: Mapping[str, Any]) -> list[dict[str, Any]]:
                 order = order_of(spec, task.model_arguments())
             else:
                 order = prepare(spec, {}, axis=place, offered=_offered_by(model, task))
-            convention = _convention_of(build_model(spec, task)) if place == "model" else None  # a mixer's is any
-            first = convention is not None and convention.layout == "sequence-first"
-            layout = None if place == "mixer" else "length first" if first else "batch first"
+            first, said = _length_first(build_model(spec, task)) if place == "model" else (False, True)
+            layout = None if place == "mixer" else "length first" if first else "batch first"  # a mixer's is any
             causal = task.causal or None  # where outputs may see all of the input, they need not
             whole = place == "model"
             diagnosis = doctor(name, arguments=dict(order.arguments), causal=causal, layout=layout, whole=whole)
             findings = [finding.to_json() for finding in diagnosis.findings]
-            nobody_says = first and convention is not None and not convention.layout_by
-            found[name] = Examined(name, place, diagnosis.verdict, findings, layout_open=nobody_says)
+            found[name] = Examined(name, place, diagnosis.verdict, findings, layout_open=first and not said)
         except AttnlabError as error:
             found[name] = Examined(name, place, error=str(error))
     return [asdict(one) for one in found.values()]
 
 
-def _convention_of(model: nn.Module) -> Convention | None:
-    """How tasks call a person's own model; None of a model of the lab."""
-    return model.convention if isinstance(model, ForeignModel) else None
+def _length_first(model: nn.Module) -> tuple[bool, bool]:
+    """Whether tasks call a model with the length first, and whether it says in which layout it is called."""
+    convention = model.convention if isinstance(model, ForeignModel) else None
+    if convention is None:
+        return False, True
+    return convention.layout == "sequence-first", bool(convention.layout_by)
 
 
 @final
