@@ -132,6 +132,21 @@ def test_a_norm_by_hand_over_the_positions():
     assert "over the positions" in finding.message
 
 
+@pytest.mark.parametrize("squared", [lambda x: x.pow(2), lambda x: x * x, torch.square])
+@pytest.mark.parametrize(("axis", "rooted", "wrong"), [(1, True, 1), (-1, True, 0), (1, False, 0)])
+def test_a_root_of_mean_squares_by_hand_over_the_positions(squared, axis, rooted, wrong):
+    class Inline(Block):
+        def forward(self, x):
+            size = squared(x).mean(axis, keepdim=True) + 1e-6
+            normed = x * size.rsqrt() if rooted else x * size  # without a root it is a gate
+            x = x + self.attention(self.n1(normed))
+            return x + self.f(self.n2(x))
+
+    findings = errors(Inline())
+    assert len(findings) == wrong
+    assert all("over the positions" in finding.message for finding in findings)
+
+
 def test_a_spread_that_divides_nothing_is_no_norm():
     class Spread(Block):
         def forward(self, x):

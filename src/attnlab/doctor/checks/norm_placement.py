@@ -21,15 +21,16 @@ from attnlab.strangers.said.source import source_of
 ID = "norm-placement"
 _BA = "Ba 2016 (layer normalization), arXiv:1607.06450, section 3"
 _XIONG = "Xiong 2020, arXiv:2002.04745, figure 1; Liu 2020, arXiv:2004.08249"
-_ACROSS = re.compile(
-    r"batch|instance|group|sync|global|response|parametri|normed|normali[sz]e[dr]|attention|block|layer$", re.IGNORECASE
-)
+_BY_DESIGN = re.compile(r"batch|instance|group|sync|global|response", re.IGNORECASE)
+"""Norms that mix positions or samples by design."""
+_ACROSS = re.compile(rf"{_BY_DESIGN.pattern}|parametri|normed|normali[sz]e[dr]|attention|block|layer$", re.IGNORECASE)
 """Norms that mix positions or samples by design, and modules that merely have the word in their name."""
 _PRE = re.compile(r"\bpre[- _]?(layer[- ]?)?(norm|ln)", re.IGNORECASE)
 _POST = re.compile(r"\bpost[- _]?(layer[- ]?)?(norm|ln)", re.IGNORECASE)
 _ASKS = re.compile(r"\b(el)?if (not )?[\w.]*((pre|post)_?(layer_?)?(norm|ln)|norm_first)", re.IGNORECASE)
 """A setting that chooses, about whose cases words may be."""
 _SHOWN = 4  # names in one sentence
+_ROOTS = frozenset({"rsqrt", "sqrt", "pow"})
 _SPREADS = frozenset((
     "native_layer_norm", "std", "std_mean", "var", "var_mean",
 ))  # fmt: skip
@@ -117,7 +118,8 @@ def _wrong_axis(exam: Examination, norms: list[Norm]) -> Iterator[Finding]:
         for event in exam.usual_tape.events:
             axes = _spread_sizes(exam.usual_tape, event)
             across = _named(axes, event.inputs[0], sizes) if axes else []
-            if across and event.where not in seen and not _is_across(exam, event.where):
+            names = _BY_DESIGN if event.call == "mean" else _ACROSS  # squares are averaged for little else
+            if across and event.where not in seen and not _is_across(exam, event.where, names):
                 seen.add(event.where)
                 yield _across(f"the norm in '{event.where or 'forward'}'", across, list(event.inputs[0].shape), axes)
 
@@ -127,9 +129,9 @@ def _named(axes: Sequence[int], given: Tensor, sizes: Mapping[int, str]) -> list
     return [sizes[size] for size in axes if size in sizes and list(given.shape).count(size) == 1]
 
 
-def _is_across(exam: Examination, where: str) -> bool:
-    """Whether what runs is a batch, group or instance norm."""
-    return bool(_ACROSS.search(f"{type(exam.eval_module.get_submodule(where)).__name__.replace('Layer', '')} {where}"))
+def _is_across(exam: Examination, where: str, names: re.Pattern[str]) -> bool:
+    """Whether what runs has one of some names, such as that of a batch, group or instance norm."""
+    return bool(names.search(f"{type(exam.eval_module.get_submodule(where)).__name__.replace('Layer', '')} {where}"))
 
 
 def _mixed_sizes(norm: Norm) -> list[int]:
@@ -159,23 +161,36 @@ def _is_square(given: Tensor, exam: Examination) -> bool:
 
 def _spread_sizes(tape: Tape, event: Event) -> list[int]:
     """The sizes of the axes over which values are divided by their own standard deviation."""
-    if event.call not in _SPREADS or not event.inputs or event.inputs[0].dim() < 2:
+    squares = _is_mean_of_squares(tape, event)
+    if not (squares or event.call in _SPREADS) or not event.inputs or event.inputs[0].dim() < 2:
         return []
     axes = next((one for one in event.arguments if isinstance(one, list | tuple)), None)
     if not axes or not all(isinstance(axis, int) for axis in axes):
         return []
     if event.call == "native_layer_norm":
         return list(axes)  # the normalized shape itself
-    return [event.inputs[0].shape[axis] for axis in axes] if _divides(tape, event) else []
+    return [event.inputs[0].shape[axis] for axis in axes] if _divides(tape, event, rooted=not squares) else []
 
 
-def _divides(tape: Tape, event: Event) -> bool:
-    """Whether a spread ends as the divisor of something of the shape it was taken of."""
+def _is_mean_of_squares(tape: Tape, event: Event) -> bool:
+    """Whether squares are averaged, of which root mean square norms take the root."""
+    parent = event.parents[0] if event.call == "mean" and event.parents else None
+    before = None if parent is None else tape.events[parent]
+    if before is None:
+        return False
+    alike = before.call == "mul" and len(before.inputs) > 1 and torch.equal(before.inputs[0], before.inputs[1])
+    return alike or before.call == "square" or (before.call == "pow" and 2 in before.arguments)
+
+
+def _divides(tape: Tape, event: Event, *, rooted: bool) -> bool:
+    """Whether a spread ends as the divisor of something of the shape it was taken of, its root taken before."""
     waiting = tape.children(event.index)
     for _ in range(4):  # epsilon, root, views
         following = [tape.events[index] for index in waiting]
-        if any(one.call.startswith(("div", "mul")) and one.output.shape == event.inputs[0].shape for one in following):
+        ends = (one for one in following if one.call.startswith(("div", "mul")))
+        if rooted and any(one.output.shape == event.inputs[0].shape for one in ends):
             return True
+        rooted = rooted or any(one.call in _ROOTS for one in following)
         waiting = [
             index
             for one in following
