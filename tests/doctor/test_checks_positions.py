@@ -450,3 +450,34 @@ def test_equal_rows_of_positions_are_one_vector_unless_they_are_learned(learned,
     del module.pos_embed
     module.register_parameter("pos_embed", nn.Parameter(rows)) if learned else module.register_buffer("pos_embed", rows)
     assert bool(errors(module, layout="image", length=36, pooled=True)) is wrong
+
+
+class OfWindow(nn.Module):
+    """Attention within a window of 3 x 3, with a bias for each distance in its plane."""
+
+    def __init__(self, stride, rows=25):
+        super().__init__()
+        self.maps, self.table = nn.Linear(D, 3 * D), nn.Parameter(torch.randn(rows, 1))
+        places = torch.stack(torch.meshgrid(torch.arange(3), torch.arange(3), indexing="ij")).flatten(1)
+        down, right = places[:, :, None] - places[:, None] + 2
+        self.register_buffer("row", down * stride + right)
+
+    def forward(self, x):
+        query, key, value = self.maps(x).chunk(3, -1)
+        bias = self.table[self.row.flatten()].view(9, 9)
+        return (query @ key.mT / D**0.5 + bias).softmax(-1) @ value
+
+
+@pytest.mark.parametrize(
+    ("stride", "rows", "told"), [(5, 25, []), (1, 25, ["error"]), (1, 30, ["warning"]), (1, 17, [])]
+)
+def test_distances_in_a_plane_that_share_a_row_are_found(stride, rows, told):
+    findings = check_positions(examine(OfWindow(stride, rows), length=9, any_length=False, longest=9))
+    found = [one for one in findings if "are read for no pair" in one.message]
+    assert [one.severity for one in found] == told
+    assert all(f"81 pairs read 9 of its {rows} rows" in one.evidence for one in found)
+
+
+def test_rows_that_longer_inputs_would_read_are_none_that_nothing_reads():
+    found = check_positions(examine(OfWindow(1), length=9, any_length=True))
+    assert not [one for one in found if "are read for no pair" in one.message]

@@ -33,6 +33,7 @@ _VASWANI = "Vaswani 2017, arXiv:1706.03762, section 3.5"
 _SU = "Su 2021 (rotary positions), arXiv:2104.09864, section 3.4"
 _PRESS = "Press 2022 (ALiBi), arXiv:2108.12409, section 3"
 _SHAW = "Shaw 2018 (relative positions), arXiv:1803.02155; Raffel 2020 (T5), arXiv:1910.10683, section 2.1"
+_LIU = "Liu 2021 (Swin), arXiv:2103.14030, section 3.2"
 _NO_EFFECT = "use what is built: add the positions to the input, or rotate q and k, or add the bias to the scores"
 _ALIKE = "the same for every token: order stays invisible"
 _ROTATE = "rotate q and k by the same angles, (x1 cos - x2 sin, x2 cos + x1 sin) at each position"
@@ -86,6 +87,20 @@ TEXTS: Mapping[str, FindingText] = {
         "add them to what enters the first layer, or rotate q and k, or add a bias to the scores",
         _VASWANI,
     ),
+    "unread": FindingText(
+        "warning",
+        "most rows of '{table}' are read for no pair of positions: distances that differ may share one.",
+        "give every distance a row of its own",
+        _LIU,
+        "set-up",
+    ),
+    "shared in a plane": FindingText(
+        "error",
+        "'{table}' has a row for every distance in a plane, and most are read for no pair: distances that differ share"
+        " one.",
+        "the row of a distance is (rows apart) * (2 * width - 1) + (columns apart), both counted from 0 on",
+        _LIU,
+    ),
     "visible": FindingText("info", "the order of its input is visible to it.", "", _HAVIV),
     "none": FindingText("info", "it has no positions, so {seen}.", "", _HAVIV),
 }
@@ -93,6 +108,7 @@ TEXTS: Mapping[str, FindingText] = {
 
 _BLOCKED = -1e4  # scores at or below this stand for a mask
 _ROUNDING = 1e-4  # of the range of the scores: tables of sines are often kept in float32
+_LOOKUPS = frozenset({"index", "index_select", "embedding"})
 _CLASS_TOKENS = 2  # at most: one for the class, one for what a teacher says
 _ROTARY = r"rotary|rope|freqs"
 _RELATIVE = r"relative|\brel_|rel_(pos|bias|emb)"
@@ -105,7 +121,7 @@ def check_positions(exam: Examination) -> Iterator[Finding]:
     """Find positions that are built or claimed without effect, or with the wrong one; say whether order is visible."""
     claims = claims_of(exam)
     order = _order(exam)
-    found = list(_errors(exam, claims, order))
+    found = list(_errors(exam, claims, order)) or list(_unread(exam))
     yield from found
     if not found and order is not None:
         yield from _fact(exam, order)
@@ -123,6 +139,30 @@ def _errors(exam: Examination, claims: Claims, order: _Order | None) -> Iterator
     elif order is not None and (order.hidden or _pieces_alike(exam, claims, order)) and not _are_given(exam):
         asked_for = "" if claims.modules or claims.tensors else _asked_for(exam)
         yield from accepted_by([_same_for_all(order, claims)], asked_for, by="order is visible when it is built with")
+
+
+def _unread(exam: Examination) -> Iterator[Finding]:
+    """Tables of a module of one length that are indexed for its pairs of positions, and most of whose rows are not."""
+    if exam.convention.any_length or exam.convention.longest != exam.convention.length:
+        return
+    tape = exam.usual_tape
+    for event in tape.events:
+        number = next((place for place, name in enumerate(event.parameters) if name in tape.learned), None)
+        if event.call not in _LOOKUPS or number is None:
+            continue
+        rows = next((one for one in event.inputs if not one.is_floating_point() and one.dtype != torch.bool), None)
+        table = event.inputs[number]
+        if rows is None or math.isqrt(rows.numel()) ** 2 != rows.numel() or rows.numel() < len(table):
+            continue
+        read = len(rows.unique())
+        if 1 < read < len(table) / 2:
+            evidence = f"{rows.numel()} pairs read {read} of its {len(table)} rows, at the only length, "
+            evidence += f"{exam.convention.length}"
+            side = math.isqrt(exam.convention.length)
+            of_plane = len(table) == (2 * side - 1) ** 2 and side**2 == exam.convention.length
+            kind = "shared in a plane" if of_plane else "unread"
+            yield TEXTS[kind].finding(ID, evidence, {"table": event.parameters[number]})
+            return
 
 
 def _asked_for(exam: Examination) -> str:
