@@ -93,6 +93,22 @@ def test_a_cause_that_changes_little_in_one_run_is_left_at_that():
     assert "without 'little': -0.03 in one run, and was left at that" in told
 
 
+@pytest.mark.parametrize(
+    ("beside", "order", "reached"),
+    [("bag", {"mine": 1.0, "bag": 0.0}, ["mine"]), ("bag", {"mine": 0.0, "bag": 1.0}, None),
+     ("bag", {"mine": 1.0, "bag": 1.0}, ["mine", "bag"]), (None, {"mine": 1.0, "bag": 0.0}, None)],
+)  # fmt: skip
+def test_what_is_removed_must_reach_the_variant_that_did_worse_than_thought(beside, order, reached, monkeypatch):
+    monkeypatch.setattr(suspecting, "measured_of", lambda setup, _: {"order": order[setup.name]})
+    accuracy = Metric("val_accuracy", "fraction", "higher", "")
+    quantity = Quantity(accuracy, "mine", beside, 0.0, 0.4)
+    known = {name: SimpleNamespace(setup=replace(BASE, name=name)) for name in order}
+    cause = Cause("no positions", "known effect", "added", dict.fromkeys(order, {"model": {"channels": 8}}))
+    causes, told = suspecting.that_work(quantity, [cause], known, lambda _: None)
+    assert [list(one.changes) for one in causes] == ([reached] if reached else [])
+    assert told == ([] if reached else ["mending 'no positions' (its own code is not reached)"])
+
+
 def test_what_would_do_by_itself_and_what_brings_runs_further_off_are_told_apart(monkeypatch):
     for name, loss in (("best", 1.0), ("as good", 1.05), ("harmful", 2.6)):
         monkeypatch.setitem(LOSS, name, loss)

@@ -205,7 +205,7 @@ class _Carrying:
         removing = Removing(measuring, setups_of(known, quantity.variants), tuned_by, tell)
         tell("what carries it?")
         if start:
-            causes, unreached = suspecting.that_work(causes, known, tell)
+            causes, unreached = suspecting.that_work(quantity, causes, known, tell)
             removing.carry(causes)
         else:
             cured = removing.cures(causes)

@@ -138,8 +138,11 @@ def _otherwise(answer: Answer) -> str:
     """What a number is within the noise of, where it is not within that of runs."""
     if answer.otherwise is None:
         return ": something differs that the case does not say"
-    found = answer.otherwise.found
-    return f", and within that of {answer.otherwise.variant}: {found.mean:.4g}{interval(found)}"
+    one, found = answer.otherwise, answer.otherwise.found
+    gave = f"{found.mean:.4g}{interval(found)}"
+    if len(answer.variants) > 1:
+        return f"; its {one.seen:.4g} lies within that of {one.variant}: {gave}"
+    return f", and within that of {one.variant}: {gave}"
 
 
 def _how(answer: Answer) -> str:

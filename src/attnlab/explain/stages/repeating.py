@@ -122,7 +122,8 @@ def held(measuring: Measuring, known: Mapping[str, Known]) -> Held:
     share = measuring.case.saw[quantity.variant][quantity.metric.name]
     draw = 0.0 if quantity.beside else drawn(quantity.metric, share, one)  # two are judged on the same items
     noise = within_noise(values, quantity.seen, measuring.case.runs, draw=draw)
-    otherwise = _otherwise(measuring, one) if noise is False else None
+    others = (_otherwise(measuring, known[name]) for name in quantity.variants if noise is False)
+    otherwise = next(filter(None, others), None)
     return Held(measuring.mean(base), noise, otherwise, again, draw)
 
 
@@ -153,21 +154,26 @@ def of_labels(measuring: Measuring, known: Mapping[str, Known], ended: Mapping[s
 
 
 def _otherwise(measuring: Measuring, known: Known) -> Again | None:
-    """What a number outside the noise of runs is within: the first of what they give read otherwise, or leaking."""
-    quantity = measuring.case.quantity
-    if quantity.beside:  # of a difference nothing else is read
+    """What a number outside the noise of runs is within: the first of what they give read otherwise, or leaking.
+
+    Of a difference it is one of the two numbers of which it is.
+    """
+    quantity, name = measuring.case.quantity, known.setup.name
+    seen, limits = measuring.case.saw[name][quantity.metric.name], limits_of(quantity.metric)
+    found = measuring.values({name: known.setup}, quantity.metric)[name]
+    if quantity.beside and within_noise([found], seen, measuring.case.runs) is not False:
         return None
-    found = measuring.values({known.setup.name: known.setup}, quantity.metric)[known.setup.name]
-    for title, values in _others(measuring, known, found):
-        estimate, usual = mean_of(values, quantity.limits), mean_of(found)
-        if not (estimate and usual and within_noise([values], quantity.seen, measuring.case.runs)):
+    for title, values in _others(measuring, known, found, seen):
+        estimate, usual = mean_of(values, limits), mean_of(found)
+        if not (estimate and usual and within_noise([values], seen, measuring.case.runs)):
             continue
-        if abs(quantity.seen - estimate.mean) <= NEAR * abs(quantity.seen - usual.mean):
-            return Again(title, quantity.metric.name, quantity.seen, estimate, True)
+        if abs(seen - estimate.mean) <= NEAR * abs(seen - usual.mean):
+            whose = f" (of '{name}')" if quantity.beside else ""
+            return Again(f"{title}{whose}", quantity.metric.name, seen, estimate, True)
     return None
 
 
-def _others(measuring: Measuring, known: Known, found: Values) -> Iterator[tuple[str, Values]]:
+def _others(measuring: Measuring, known: Known, found: Values, seen: float) -> Iterator[tuple[str, Values]]:
     """Yield what runs give read otherwise, or in training, or of a leaking split where they do worse than was seen."""
     quantity, name = measuring.case.quantity, known.setup.name
     for title, read in readings(quantity.metric, known.task):
@@ -177,7 +183,7 @@ def _others(measuring: Measuring, known: Known, found: Values) -> Iterator[tuple
             kind = trained.name.removeprefix("train_")
             reached = measuring.values({name: known.setup}, trained)[name]
             yield f"the {kind} in training for that of held-out data", reached
-    if all(quantity.metric.improves(quantity.seen, value) for value in found.values()):
+    if all(quantity.metric.improves(seen, value) for value in found.values()):
         leaking = leaks(known.setup)
         if leaking and not measuring.late(leaking):
             yield from measuring.values({one.name: one for one in leaking}, quantity.metric).items()

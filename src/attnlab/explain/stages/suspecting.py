@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from attnlab.core.errors import AttnlabError
 from attnlab.explain.answer import Share
@@ -39,12 +40,17 @@ def suspects(quantity: Quantity, known: Mapping[str, Known], equal: Mapping[str,
 
 
 def equal_parameters(case: Case, plan: Plan) -> Mapping[str, Change] | None:
-    """What makes the compared variants' parameters equal; None where they are, or it cannot be."""
+    """What makes the compared variants' parameters equal; None where they are, or it cannot be.
+
+    None, too, where the one that did worse than thought has more of them: for want of them it did not.
+    """
     quantity = case.quantity
     if quantity.beside is None:
         return None
     own, other = (plan.variant(name) for name in quantity.variants)
     if abs(own.parameters / other.parameters - 1) <= 0.05:
+        return None
+    if plan.variant(quantity.worse_than_thought).parameters == max(own.parameters, other.parameters):
         return None
     kept = case.study.to_json()
     matching = {"rules": {"match": "parameters"}, "baseline": quantity.beside}
@@ -63,28 +69,38 @@ def that_length_spares(measuring: Measuring, causes: Sequence[Cause]) -> tuple[l
     return spared, [f"'{cause.name}' (runs are shortened)" for cause in causes if cause.name in of_length]
 
 
-def that_work(causes: Sequence[Cause], known: Mapping[str, Known], tell: Tell) -> tuple[list[Cause], list[str]]:
-    """Causes, but modules as a whole where mending a bug does not reach it; and what is said of these bugs."""
+def that_work(
+    quantity: Quantity, causes: Sequence[Cause], known: Mapping[str, Known], tell: Tell
+) -> tuple[list[Cause], list[str]]:
+    """Causes, but modules as a whole where mending a bug does not reach it; and what is said of these bugs.
+
+    Of variants that are compared it must reach the one that did worse than thought: another may lack what it has not.
+    """
+    needed = known if quantity.beside is None else (quantity.worse_than_thought,)
     checked, told = [], []
     for cause in causes:
-        if _reaches(cause, known, tell):
-            checked.append(cause)
+        reached = _where_it_reaches(cause, known, tell)
+        if reached == cause.changes or (reached and {*reached} >= {*cause.changes} & {*needed}):
+            checked.append(replace(cause, changes=reached))
             continue
         told.append(f"mending '{cause.name}' (its own code is not reached)")
         if cause.name in TITLES.values():  # of attention, and not of what stands around it
             whole = replaced(cause, known)
-            checked += [whole] if whole.changes and _reaches(whole, known, tell) else []
+            all_of_it = len(_where_it_reaches(whole, known, tell)) == len(whole.changes)
+            checked += [whole] if whole.changes and all_of_it else []
     return checked, told
 
 
-def _reaches(cause: Cause, known: Mapping[str, Known], tell: Tell) -> bool:
-    """Whether nothing is left of a cause, as far as it is measured, where what removes it is changed."""
+def _where_it_reaches(cause: Cause, known: Mapping[str, Known], tell: Tell) -> dict[str, Change]:
+    """What removes a cause, by variant, where nothing is left of it then, as far as it is measured."""
     base = setups_of(known, cause.changes)
     fixed = {name: base[name].changed(change) for name, change in cause.changes.items()}
     if cause.name in STILL:
-        return not any(STILL[cause.name](measured_of(one, tell)) for one in fixed.values())
-    scale = cause.name == TITLES["scale"]  # of which nothing else tells
-    return not (scale and any(give_the_same(base[name], one) for name, one in fixed.items()))
+        left = {name for name, one in fixed.items() if STILL[cause.name](measured_of(one, tell))}
+    else:
+        scale = cause.name == TITLES["scale"]  # of which nothing else tells
+        left = {name for name, one in fixed.items() if scale and give_the_same(base[name], one)}
+    return {name: change for name, change in cause.changes.items() if name not in left}
 
 
 def errors_left(
