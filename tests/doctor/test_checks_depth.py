@@ -139,6 +139,23 @@ def test_a_model_is_measured_in_its_own_layers():
     assert "the model's stack of 5 blocks" in next(iter(check_signal(exam))).message
 
 
+class SmallStart(Model):
+    """Norms behind, and embeddings as small as they may start."""
+
+    def __init__(self):
+        super().__init__()
+        nn.init.normal_(self.embed.weight, std=0.005)
+        norms = (nn.LayerNorm(D) for _ in self.layers)
+        self.layers = nn.ModuleList(nn.Sequential(Healthy(), norm) for norm in norms)
+
+
+def test_small_embeddings_are_no_gradient_that_blows_up():
+    exam = examine(SmallStart(), kind="model", takes="tokens", d_in=0, d_out=17, vocab_size=17)
+    (finding,) = check_gradient(exam)
+    assert (finding.severity, "passes the gradient on" in finding.message) == ("info", True)
+    assert measured(exam).plain.ratio == pytest.approx(1.0, rel=0.5)
+
+
 def test_what_cannot_be_stacked_is_left_out():
     exam = examine(nn.Linear(D, 7), d_out=7, text="")
     assert list(check_signal(exam)) == list(check_gradient(exam)) == []

@@ -475,6 +475,45 @@ def test_scores_that_shrink_with_the_length_of_the_sequence_are_an_error():
     assert not list(check_scale(examined(ByLengthToo, length=11, any_length=False)))
 
 
+class Readers(nn.Module):
+    """Learned queries read a sequence. x: (batch, length, d_model)."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(4)
+        self.queries, self.key, self.value = nn.Parameter(torch.randn(3, 16)), nn.Linear(20, 16), nn.Linear(20, 16)
+        self.out = nn.Linear(48, 20)
+
+    def scale(self, keys):
+        return keys.shape[-1] ** -0.5
+
+    def forward(self, x):
+        keys = self.key(x)
+        scores = torch.einsum("rc,btc->brt", self.queries, keys) * self.scale(keys)
+        return self.out((scores.softmax(-1) @ self.value(x)).flatten(1))
+
+
+class ReadersByNumber(Readers):
+    def scale(self, keys):
+        return 1 / keys[0].numel()
+
+
+class ReaderByHand(ReadersByNumber):
+    def forward(self, x):
+        keys = self.key(x)
+        scores = (self.queries[0] * keys).sum(-1, keepdim=True) * self.scale(keys) + self.queries[0, 0]
+        return self.out((scores.softmax(1) * self.value(x)).sum(1).repeat(1, 3))
+
+
+def test_scores_of_learned_queries_that_shrink_with_the_length_are_an_error():
+    pooled = {"pooled": True, "length": 11}
+    for module in (ReadersByNumber(), ReaderByHand()):
+        (finding,) = check_scale(examine(module, **pooled))
+        assert (finding.severity, "scaled by the length of the sequence" in finding.message) == ("error", True)
+        assert "multiplied by 0.00568 at length 11 and by 0.00142 at length 44" in finding.evidence
+    assert not list(check_scale(examine(Readers(), **pooled)))
+
+
 class InParts(Base):
     """Scores are summed over the features of a head in two products, as where some of them are rotated."""
 

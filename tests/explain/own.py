@@ -279,6 +279,29 @@ class Convolutions(nn.Module):
         return self.out(self.layers(self.into(x).mT).mT)
 
 
+class Rectified(nn.Module):
+    """A stem of two rectified convolutions. x: (batch, length, d_in)."""
+
+    def __init__(self, d_in, d_out, d_model=16):
+        super().__init__()
+        convolutions = (nn.Conv1d(channels, d_model, 3, padding=1) for channels in (d_in, d_model))
+        self.stem = nn.Sequential(*(part for one in convolutions for part in (one, nn.ReLU())))
+        self.out = nn.Linear(d_model, d_out)
+
+    def forward(self, x):
+        return self.out(self.stem(x.mT).mT)
+
+
+class WindowModel(Model):
+    """A language model with a window of 4 that is laid one too late, in each of two layers."""
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        for _ in range(2):
+            x = x + functional.pad(x, (0, 0, 2, 1)).unfold(1, 4, 1).mean(-1)
+        return self.logits(x)
+
+
 class Encoding(nn.Module):
     """An encoder that was not told that the batch comes first, in a model that knows. x: (batch, length, 1)."""
 

@@ -194,6 +194,23 @@ def test_known_effects_are_seen_where_they_are_at_work_and_not_elsewhere():
     assert "small reach" not in at_work({"name": "lstm"})
 
 
+def test_gradients_by_depth_are_those_between_layers_not_those_of_weights_beside_a_small_input(tmp_path):
+    layers = {"name": "encoder", "n_layers": 4, "d_model": 16, "norm": "post"}
+    assert measure(Setup("mine", SHAPES, layers, {}))["gradient"] == pytest.approx(1.0, rel=0.2)
+    rectified = Setup("mine", copying(tmp_path), {"name": f"{OWN}:Rectified"}, {})
+    assert 0.1 < measure(rectified)["gradient"] < 10.0  # its last part has no weights
+    bare = layers | {"residual": False, "norm": "none", "init": "torch", "feedforward": "relu"}
+    before = measure(Setup("mine", SHAPES, bare | {"n_layers": 40}, {}))
+    assert "infinity times" in signatures.NAMED["gradient by depth"].of(before)
+
+
+def test_the_reach_counts_later_positions_beside_earlier_ones(texts):
+    task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
+    measured = measure(Setup("mine", task, {"name": f"{OWN}:WindowModel"}, {}))
+    said = "an output depends on 7 of 12 input positions at most, 2 of them later ones"
+    assert signatures.NAMED["small reach"].of(measured) == said
+
+
 def test_known_effects_of_trained_weights_are_those_of_the_run(tmp_path):
     spec = {"name": "encoder", "n_layers": 3, "d_model": 16, "feedforward": "relu"}
     setup = Setup("mine", SHAPES, spec, {})

@@ -103,7 +103,7 @@ def test_what_is_removed_must_reach_the_variant_that_did_worse_than_thought(besi
     accuracy = Metric("val_accuracy", "fraction", "higher", "")
     quantity = Quantity(accuracy, "mine", beside, 0.0, 0.4)
     known = {name: SimpleNamespace(setup=replace(BASE, name=name)) for name in order}
-    cause = Cause("no positions", "known effect", "added", dict.fromkeys(order, {"model": {"channels": 8}}))
+    cause = Cause("no positions", "known effect", "added", {key: {"model": {"channels": 8}} for key in order})
     causes, told = suspecting.that_work(quantity, [cause], known, lambda _: None)
     assert [list(one.changes) for one in causes] == ([reached] if reached else [])
     assert told == ([] if reached else ["mending 'no positions' (its own code is not reached)"])

@@ -129,6 +129,7 @@ def test_text_of_one_letter() -> None:
 def test_position_in_the_middle(tokens: Tensor) -> None:
     model = Tokens(Over(causal_attention))
     assert reach(model, (tokens,), position=6) == Reach(7, 0, mixes_batch=False)
+    assert reach(Tokens(Convolution(3, 2)), (tokens,), position=6) == Reach(4, 2, mixes_batch=False, ahead=2)
 
 
 def test_the_model_and_the_random_numbers_stay(tokens: Tensor) -> None:

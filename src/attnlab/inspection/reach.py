@@ -53,12 +53,15 @@ class Reach:
     delay : int
         Distance from the output's own position back to the nearest one that matters; 0 where its own does, or none,
         or where that one's influence is hardly seen either: then it fades towards the own one.
+    ahead : int
+        Distance from that output's position to the farthest later one that matters to it.
     """
 
     past: int
     future: int
     mixes_batch: bool
     delay: int = 0
+    ahead: int = 0
 
     def _repr_html_(self) -> str:
         """What was found, in words."""
@@ -126,7 +129,8 @@ def reach(model: nn.Module, inputs: Tensor | Sequence[Tensor], position: int = -
             running = _Probe(model, given, as_it_runs=True)
             mixes_batch = running.mixes_batch()
             future = 0 if mixes_batch else running.future(one_by_one=False)
-        return Reach(past, future, mixes_batch, probe.delay(position % length) if past else 0)
+        delay = probe.delay(position % length) if past else 0
+        return Reach(past, future, mixes_batch, delay, probe.ahead(position % length) if future else 0)
 
 
 @final
@@ -188,7 +192,13 @@ class _Probe:
             return 0
         cuts = self._cuts() if one_by_one else self._suspicious(list(self._cuts()))
         seeing = itertools.islice((one for cut in cuts for one in self._see_beyond(cut)), LEAKS)
-        return max(map(self._ahead, seeing), default=0)
+        return max(map(self.ahead, seeing), default=0)
+
+    def ahead(self, position: int) -> int:
+        """The distance to the farthest later position that matters to one output."""
+        length = self.original.shape[1]
+        later = 0 if self.answers == 1 else length - 1 - position
+        return later - _first_true(lambda j: self._matters(position, range(length - 1 - j, length)), later)
 
     def _cuts(self) -> Iterator[int]:
         """Yield where to cut the sequence: first where most is told, then everywhere, or at both ends and between."""
@@ -216,12 +226,6 @@ class _Probe:
         differs = self._differs(range(cut, self.original.shape[1]))[:, :cut]
         seeing = differs.flatten(2).any(-1).any(0) if differs.ndim > 2 else differs.any(0)  # (cut)
         return seeing.nonzero().flatten().tolist()[:1]
-
-    def _ahead(self, position: int) -> int:
-        """The distance to the farthest later position that matters to one output."""
-        length = self.original.shape[1]
-        later = length - 1 - position
-        return later - _first_true(lambda j: self._matters(position, range(length - 1 - j, length)), later)
 
     def _matters(self, position: int, replaced: range, times: float = 1.0) -> bool:
         """Whether replacing these input positions changes the output at one position, by so many times rounding."""

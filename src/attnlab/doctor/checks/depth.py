@@ -14,8 +14,8 @@ _GROWS = 1.5  # per layer; six layers make 11 of 1
 _TOO_LARGE = 5.0  # behind the last layer, relative to that behind the first; a sum of branches gives sqrt(layers)
 _ALIKE = 0.95  # mean cosine of positions that have become one direction
 _ROSE = 0.3  # and by how much it must have risen to be the layers' doing
-_VANISHES = 30.0  # last over first gradient, or first over last; post-norm at six layers gives about 2
-_LOPSIDED = 3.0  # last over first gradient; pre-norm blocks give about 1
+_VANISHES = 30.0  # last over first gradient, or first over last; at six layers pre-norm gives 0.8, post-norm 1.1
+_LOPSIDED = 3.0  # last over first gradient
 _NARROWEST = 2  # features: what maps one number per position to one number is a whole network, and nobody stacks it
 _SHOWN = 8  # values of a row; of longer ones both ends are shown
 _WRITTEN_OUT = 1e6  # larger numbers are shown as powers of ten
@@ -119,7 +119,9 @@ def check_gradient(exam: Examination) -> Iterator[Finding]:
     found = _stackable(exam)
     if found is None or found.plain.layers < 2 or not any(found.plain.gradients) or not is_stacked(exam):
         return
-    evidence = f"norm of the gradient, first {_one(exam)} to last, untrained: {_row(found.plain.gradients)}"
+    evidence = (
+        f"norm of the gradient at the output, first {_one(exam)} to last, untrained: {_row(found.plain.gradients)}"
+    )
     if found.other is not None and any(found.other.gradients):
         evidence += f"; {_variant(found)}: {_row(found.other.gradients)}"
     yield _judged(_subject(exam, found), found.plain.ratio, evidence)

@@ -14,7 +14,9 @@ from attnlab.core.constructors import named
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding, Severity
-from attnlab.doctor.measures.logit_size import LogitSize, factors_of, logit_sizes
+from attnlab.doctor.measures.logit_size import LogitSize, factors_of, factors_of_learned, logit_sizes
+from attnlab.inspection.tape.tape import Tape
+from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.layouts import IMAGES
 
 _ID = "scale"
@@ -28,6 +30,8 @@ _STARTS = 3  # random starts, over which a slope in doubt is averaged
 _SATURATING = 5.0  # std of logits: of 11 keys the largest holds four fifths of the weight on average
 _TIMES_LONGER = 4
 _LIKE = 0.1  # two factors are alike if their logarithms differ by less
+
+Factors = Callable[[Sequence[Tape], Sequence[Convention]], list[tuple[float, ...]]]
 
 _VARIATIONS: tuple[tuple[str, tuple[int, ...]], ...] = (
     ("n_heads", (2, 8, 4, 1, 16)),
@@ -72,6 +76,7 @@ def _judged(exam: Examination) -> Iterator[Finding]:
     found = [logits for logits in logit_sizes(exam.usual_tape, exam.convention) if logits.d_head > 1]
     found = [logits for logits in found if not logits.excuse]
     if not found:
+        yield from _by_length(exam, factors_of_learned)
         return
     slopes = _slopes(exam)
     if slopes is None:
@@ -79,7 +84,7 @@ def _judged(exam: Examination) -> Iterator[Finding]:
     else:
         off = slopes.off and not _right_for_one_head(slopes, found[0])
         wrong = [_error(exam, found[0], slopes)] if off else []
-    wrong = wrong or list(_by_length(exam))
+    wrong = wrong or list(_by_length(exam, factors_of, factors_of_learned))
     yield from wrong or _one_head(exam, found[0], slopes)
     if not wrong:
         yield from _saturated(exam, found[0])
@@ -281,7 +286,7 @@ def _by_factor(exam: Examination, logits: LogitSize) -> Iterator[Finding]:
     yield _finding(exam, logits, evidence, grows=logits.relative > 1 or kind == "width")
 
 
-def _by_length(exam: Examination) -> Iterator[Finding]:
+def _by_length(exam: Examination, *factors: Factors) -> Iterator[Finding]:
     """An error for products that are multiplied by less in a longer sequence."""
     short = exam.convention.length
     long = min(_TIMES_LONGER * short, exam.convention.longest or _TIMES_LONGER * short)
@@ -291,12 +296,13 @@ def _by_length(exam: Examination) -> Iterator[Finding]:
         tapes = [exam.tape(exam.inputs(length=length)) for length in (short, long)]
     except ModuleError:
         return
-    found = factors_of(tapes, [replace(exam.convention, length=length) for length in (short, long)])
+    conventions = [replace(exam.convention, length=length) for length in (short, long)]
+    found = [pair for of in factors for pair in of(tapes, conventions)]
     slope, pair = min(((_line((short, long), pair)[0], pair) for pair in found), default=(0.0, ()))
     if slope < -_TOLERATED:
         evidence = (
-            f"products of the same pairs of positions are multiplied by {pair[0]:.3g} at length {short} and by"
-            f" {pair[1]:.3g} at length {long}: by the length to the power {slope:.2g}"
+            f"products that scores of the same positions are made of are multiplied by {pair[0]:.3g} at length {short}"
+            f" and by {pair[1]:.3g} at length {long}: by the length to the power {slope:.2g}"
         )
         message = "the scores are scaled by the length of the sequence: the longer it is, the less attention chooses."
         yield Finding(_ID, "error", message, evidence, "scale by d_head ** -0.5, with d_head = q.size(-1)", _SOURCE)

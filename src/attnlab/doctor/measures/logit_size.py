@@ -12,12 +12,12 @@ from torch import Tensor
 
 from attnlab.doctor.over_features import chooses_summaries
 from attnlab.inspection.tape.attentions import TapedAttention, attentions
-from attnlab.inspection.tape.contractions import Operand
+from attnlab.inspection.tape.contractions import Operand, contraction_of
 from attnlab.inspection.tape.dependence import Dependence, dependence_of
 from attnlab.inspection.tape.replay import replay
 from attnlab.inspection.tape.tape import Event, Tape
 from attnlab.inspection.tape.tracing import back_to, places_in
-from attnlab.inspection.tape.weighted_sums import Products
+from attnlab.inspection.tape.weighted_sums import Products, softmaxes
 from attnlab.strangers.calling.convention import Convention
 
 _PROJECTIONS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "mv", "addmv"})
@@ -73,6 +73,40 @@ def factors_of(tapes: Sequence[Tape], conventions: Sequence[Convention]) -> list
     if len({len(some) for some in found}) > 1:
         return []
     return [factors for some in zip(*found, strict=True) if (factors := _of_same_pairs(some))]
+
+
+def factors_of_learned(tapes: Sequence[Tape], conventions: Sequence[Convention]) -> list[tuple[float, ...]]:
+    """The same for what projections make of positions before a softmax over these, as learned queries do of keys."""
+    found = [_projected_and_scores(*one) for one in zip(tapes, conventions, strict=True)]
+    if len({len(some) for some in found}) > 1:
+        return []
+    return [factors for some in zip(*found, strict=True) if (factors := _of_same_pairs(some))]
+
+
+def _projected_and_scores(tape: Tape, convention: Convention) -> list[tuple[Tensor, Tensor]]:
+    """What was projected and the scores made of it, (1, 1, n, length), of each softmax over positions."""
+    dependence = dependence_of(tape, convention)
+    pairs, found = Products(tape, dependence).ends, list[tuple[Tensor, Tensor]]()
+    for softmax in softmaxes(tape, dependence):
+        event, reached = tape.events[softmax.event], back_to(tape, softmax.scores, stop=set())
+        ends = [index for index in reached & dependence.on_input if _sums_features(tape, index)]
+        made = max(ends, default=None)
+        if softmax.written_out or made is None or made in pairs:
+            continue
+        axis, places = event.arguments[0], places_in(tape, made, softmax.scores)
+        if event.output.shape[axis] == convention.length and places is not None and bool((places >= 0).all()):
+            both = (tape.events[made].output.flatten()[places], _turned(tape, made, softmax.scores))
+            found.append((_rows(both[0], axis), _rows(both[1], axis)))
+    return found
+
+
+def _sums_features(tape: Tape, index: int) -> bool:
+    event = tape.events[index]
+    return event.call in _PROJECTIONS or contraction_of(tape, event) is not None
+
+
+def _rows(tensor: Tensor, axis: int) -> Tensor:
+    return tensor.movedim(axis, -1).flatten(0, -2)[None, None]
 
 
 def _products_and_scores(tape: Tape, convention: Convention) -> list[tuple[Tensor, Tensor]]:
@@ -223,9 +257,16 @@ def _turned_with_products(
     scores, places = attention.sources.pairing.scores, attention.sources.pairing.score_places
     if attention.products_index is None or scores is None or places is None:
         return None
-    signs: list[dict[int, Callable[[Tensor], Tensor]]] = [{}, {attention.products_index: torch.neg}]
+    return _turned(tape, attention.products_index, scores, changes).flatten()[places]
+
+
+def _turned(
+    tape: Tape, made: int, scores: Operand, changes: Mapping[int, Callable[[Tensor], Tensor]] | None = None
+) -> Tensor:
+    """What changes its sign in scores when the output of an event does."""
+    signs: list[dict[int, Callable[[Tensor], Tensor]]] = [{}, {made: torch.neg}]
     replays = [replay(tape, {**(changes or {}), **sign}, until=scores[0]) for sign in signs]
-    plus, minus = (events[scores[0]].inputs[scores[1]].flatten()[places] for events in replays)
+    plus, minus = (events[scores[0]].inputs[scores[1]] for events in replays)
     return (plus - minus) / 2
 
 

@@ -29,7 +29,8 @@ class Depths:
 
     sizes: tuple[float, ...]  # root mean square of the input and of each layer's output
     likeness: tuple[float, ...]  # mean cosine between two positions of a sample, in the same places
-    gradients: tuple[float, ...]  # norm of the gradient of each layer's parameters
+    gradients: tuple[float, ...]
+    """Norm of the gradient at each layer's output; that of its weights is large where a norm follows a small input."""
 
     @property
     def layers(self) -> int:
@@ -49,7 +50,7 @@ class Depths:
 
     @property
     def ratio(self) -> float:
-        """The gradient of the last layer over that of the first."""
+        """The gradient at the output of the last layer over that at the output of the first."""
         first, last = self.gradients[0], self.gradients[-1]
         return last / first if first > 0 else float("inf") if last > 0 else 1.0
 
@@ -134,24 +135,19 @@ def _measure(exam: Examination, layers: list[nn.Module], *, times_input: int) ->
     for layer in layers:
         output = exam.run(outputs[-1], module=layer, grad=True)
         outputs.append(output + times_input * outputs[-1] if times_input else output)
-    parameters = [[p for p in layer.parameters() if p.requires_grad] for layer in layers]
-    return _depths(outputs, parameters)
+    return _depths(outputs)
 
 
-def _depths(outputs: list[Tensor], parameters: list[list[nn.Parameter]]) -> Depths:
-    """Sizes and likeness of outputs, and the gradient of a random projection of the last by layer."""
+def _depths(outputs: list[Tensor]) -> Depths:
+    """Sizes and likeness of outputs, and the gradient of a random projection of the last at that of each layer."""
     generator = torch.Generator().manual_seed(_SEED)
     last = outputs[-1]
     weights = torch.randn(last.shape, generator=generator, dtype=torch.float64).to(last.dtype)
-    flat = [parameter for layer in parameters for parameter in layer]
-    found: list[Tensor | None] = [None] * len(flat)
-    if last.requires_grad and flat:
-        found = list(torch.autograd.grad((last * weights).sum(), flat, allow_unused=True))
-    norms, at = [], 0
-    for layer in parameters:
-        own = [one for one in found[at : at + len(layer)] if one is not None]
-        norms.append(float(torch.stack([one.norm() for one in own]).norm()) if own else 0.0)
-        at += len(layer)
+    made = outputs[1:]
+    found: list[Tensor | None] = [None] * len(made)
+    if all(output.requires_grad for output in made):
+        found = list(torch.autograd.grad((last * weights).sum(), made, allow_unused=True))
+    norms = [0.0 if gradient is None else float(gradient.norm()) for gradient in found]
     values = [output.detach() for output in outputs]
     return Depths(tuple(map(size, values)), tuple(map(likeness, values)), tuple(norms))
 
@@ -199,9 +195,7 @@ def _model(exam: Examination) -> Stacks | None:
         return None
     if not all(one.is_floating_point() and one.dim() == 3 for one in outputs):
         return None
-    return Stacks(
-        _depths(outputs, [[p for p in part.parameters() if p.requires_grad] for part in layers]), None, True, True
-    )
+    return Stacks(_depths(outputs), None, True, True)
 
 
 def _own_layers(module: nn.Module) -> list[nn.Module]:

@@ -42,7 +42,7 @@ FAINT = 0.1
 ALIKE, ROSE = 0.95, 0.3
 """Mean cosine of two positions from which they count as one direction, and how much of it the layers must have made."""
 LOPSIDED = 10.0
-"""Gradient of the last layer over that of the first, or the reverse."""
+"""Gradient at the output of the last layer over that at the output of the first, or the reverse."""
 LARGE_SCORES = 5.0
 """Standard deviation of scores: of a dozen keys the largest then holds most of the weight."""
 PEAKED = 0.2
@@ -67,9 +67,13 @@ HEAVY = 0.4
 """Share that is dropped at once: a Transformer of the first paper drops 0.1, its largest 0.3."""
 VARIES = 0.01
 """Difference of two calls in training, as a part of their size, from which on they are taken to differ by chance."""
+BOUNDLESS = 1e30
+"""Gradient of the last layer over that of the first where the first has none."""
 DEAD = 0.5
 """Share of rectified units that are zero at every position of every item."""
 
+_FAR: Mapping[str, float] = {"low": FAR, "high": FAR, "gradient": BOUNDLESS}
+"""By what is measured what is taken for no limit."""
 Measured = Mapping[str, float]
 """What was measured, by name; what a model does not have is not there."""
 
@@ -86,7 +90,7 @@ class Signature:
 
     def of(self, measured: Measured) -> str:
         """The evidence, empty where the effect is not at work."""
-        limits = {name: _limit(measured[name]) for name in ("low", "high") if name in measured}
+        limits = {name: _limit(measured[name], far) for name, far in _FAR.items() if name in measured}
         try:
             return self.evidence.format(**{**measured, **limits}) if self.holds(measured) else ""
         except KeyError:
@@ -97,9 +101,9 @@ class Signature:
         return bool(self.of(measured))
 
 
-def _limit(value: float) -> str:
-    """A limit of answers in words."""
-    return f"{value:.3g}" if abs(value) < FAR else f"{'-' if value < 0 else ''}infinity"
+def _limit(value: float, far: float) -> str:
+    """What may be without a limit, in words."""
+    return f"{value:.3g}" if abs(value) < far else f"{'-' if value < 0 else ''}infinity"
 
 
 SIGNATURES: tuple[Signature, ...] = (
@@ -132,7 +136,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "mean cosine of two positions {first_likeness:.2f} behind the first layer, {likeness:.2f} behind the last",
         "Dong 2021, arXiv:2103.03404; Noci 2022, arXiv:2206.03126"),
     Signature("gradient by depth", lambda m: not 1 / LOPSIDED < m["gradient"] < LOPSIDED,
-        "the gradient of the last layer is {gradient:.3g} times that of the first",
+        "the gradient at the output of the last layer is {gradient} times that at the output of the first",
         "Xiong 2020, arXiv:2002.04745; Liu 2020, arXiv:2004.08249"),
     Signature("logit growth", lambda m: m["scores"] > LARGE_SCORES,
         "scores have a standard deviation of {scores:.3g}",
@@ -194,7 +198,7 @@ SIGNATURES: tuple[Signature, ...] = (
         "an output depends on none of {length:.0f} input positions: it is the same whatever is read",
         "all is replaced, and the output stays"),
     Signature("small reach", lambda m: 0 < m["reach"] < m["length"],
-        "an output depends on {reach:.0f} of {length:.0f} input positions at most, and on {later:.0f} behind its own",
+        "an output depends on {reach:.0f} of {length:.0f} input positions at most, {later:.0f} of them later ones",
         "all else is replaced, and the output stays"),
 )  # fmt: skip
 """Each with the source that describes it; the thresholds are this lab's."""
@@ -288,28 +292,37 @@ def _still(model: nn.Module, task: StudyTask, batch: Batch) -> int:
 
 def _by_depth(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, float]:
     """Size and likeness of the signal, gradients, scores and rectifiers."""
-    layers = layers_of(model)
-    outputs: list[Tensor] = []
-    entry: list[Tensor] = []
-    hooks = [layer.register_forward_hook(lambda _m, _i, output: outputs.append(_first(output))) for layer in layers]
+    layers = [layer for layer in layers_of(model) if any(True for _ in layer.parameters())]  # a rectifier is none
+    signal, given, entry = _Signal(), batch.inputs[-1], list[Any]()
+    hooks = [layer.register_forward_hook(signal.note) for layer in layers]
     hooks += [layer.register_forward_pre_hook(lambda _m, given: entry.extend(given[:1])) for layer in layers]
-    seen = _Seen(batch.inputs[-1])
+    seen = _Seen(given)
     model.train()
     with seen.calls:
         loss = task.loss(model(*batch.inputs).float(), batch)
     loss.backward()
     for hook in hooks:
         hook.remove()
-    found = seen.found()
+    found, outputs = seen.found(), signal.outputs
     if len(outputs) >= 2 and outputs[0].shape == outputs[-1].shape and outputs[0].ndim == 3:
-        found["signal"] = (size(outputs[-1]) / max(size(outputs[0]), 1e-30)) ** (1 / (len(outputs) - 1))
-        found["first_likeness"], found["likeness"] = likeness(outputs[0]), likeness(outputs[-1])
+        first, last = (_by_position(output, given) for output in (outputs[0], outputs[-1]))
+        found["signal"] = (size(last) / max(size(first), 1e-30)) ** (1 / (len(outputs) - 1))
+        found["first_likeness"], found["likeness"] = likeness(first), likeness(last)
         if entry and all(isinstance(one, Tensor) and one.shape == outputs[0].shape for one in entry):
-            found |= _told(entry[0], len(batch.inputs[0]))
+            found |= _told(_by_position(entry[0].detach(), given), len(given))
             found["entry"] = size(entry[0])
             found["adds"] = size(outputs[0] - entry[0]) / max(found["entry"], 1e-30)
-        found["gradient"] = _gradient(layers[-1]) / max(_gradient(layers[0]), 1e-30)
+        found |= signal.gradient()
     return found
+
+
+def _by_position(signal: Tensor, given: Tensor) -> Tensor:
+    """What layers make of an input, (batch, length, features), where it stands with its axes in another order."""
+    batch, length = given.shape[:2]
+    if signal.shape[0] != batch == signal.shape[1]:
+        return signal.transpose(0, 1)
+    behind = signal.shape[0] == batch and signal.shape[2] == length != signal.shape[1]
+    return signal.mT if behind else signal
 
 
 def _unchained(model: nn.Module, task: StudyTask, batch: Batch) -> dict[str, float]:
@@ -371,11 +384,10 @@ def _by_chance(model: nn.Module, batch: Batch) -> float:
 
 def _told(entry: Tensor, items: int) -> dict[str, float]:
     """How much what enters the first layer differs from input to input, over how much from position to position."""
-    x = (entry if len(entry) == items else entry.transpose(0, 1)).detach()  # (batch, length, d_model)
-    if len(x) != items or items < 2:
+    if len(entry) != items or items < 2:
         return {}
-    means = x.mean(0)
-    by_input = float((x - means).square().sum(0).mean() / (items - 1))
+    means = entry.mean(0)
+    by_input = float((entry - means).square().sum(0).mean() / (items - 1))
     by_position = float((means - means.mean(0)).square().mean()) - by_input / items  # means of few differ by chance
     return {"told": math.sqrt(by_input / by_position)} if by_position > 0 else {}
 
@@ -388,13 +400,13 @@ def _sees(model: nn.Module, batch: Batch, *, causal: bool) -> dict[str, float]:
     length = last.shape[1]
     with LastBounded() as bounded:
         answers = model.eval()(last)
-    once = answers.shape[:2] != last.shape[:2]  # one answer for a sequence may depend on all of it
-    middle = length - 1 if causal or once else length // 2
     structure = copy.deepcopy(model)
     wake(structure)  # what starts at zero hides for a step what stands before it
-    seen = reach(structure, (last,), position=middle)
-    later = min(seen.future, length - 1 - middle)
-    found = {"reach": float(seen.past + later), "later": float(later), "delay": float(seen.delay if causal else 0)}
+    seen = reach(structure, (last,))
+    if seen.future:  # of an output with room on both sides: the last one has nothing behind it
+        seen = reach(structure, (last,), position=(seen.past - 1 + length - 1 - seen.future) // 2)
+    found = {"reach": float(seen.past + seen.ahead), "later": float(seen.ahead)}
+    found["delay"] = float(seen.delay if causal else 0)
     found["probabilities"] = float(not batch.targets.is_floating_point() and _are_probabilities(answers))
     found |= {"length": float(length), "ahead": float(seen.future if causal else 0), "mixes": float(seen.mixes_batch)}
     found |= _beyond(bounded, answers, batch.targets)
@@ -438,12 +450,32 @@ def _are_probabilities(answers: Tensor) -> bool:
     )
 
 
-def _first(output: Any) -> Tensor:
-    return (output[0] if isinstance(output, tuple) else output).detach()
-
-
 def _gradient(layer: nn.Module) -> float:
     return math.sqrt(sum(float(p.grad.double().square().sum()) for p in layer.parameters() if p.grad is not None))
+
+
+@final
+class _Signal:
+    """Note what layers give, in the order of their calls, and the length of the gradient there.
+
+    That of a layer's weights says less of the depth: it is large where a norm follows a small input, as embeddings are.
+    """
+
+    def __init__(self) -> None:
+        self.outputs: list[Tensor] = []
+        self.gradients: dict[int, float] = {}  # by number of the output
+
+    def gradient(self) -> dict[str, float]:
+        """That at the last output over that at the first; nothing where neither has any."""
+        first, last = (self.gradients.get(number, 0.0) for number in (0, len(self.outputs) - 1))
+        return {"gradient": min(BOUNDLESS, last / first if first else BOUNDLESS)} if first or last else {}
+
+    def note(self, _: nn.Module, __: Any, output: Any) -> None:
+        """What a layer gave; a hook."""
+        first, number = output[0] if isinstance(output, tuple) else output, len(self.outputs)
+        self.outputs.append(first.detach())
+        if first.requires_grad:
+            first.register_hook(lambda gradient: self.gradients.update({number: float(gradient.double().norm())}))
 
 
 @final

@@ -154,7 +154,7 @@ def of_labels(measuring: Measuring, known: Mapping[str, Known], ended: Mapping[s
 
 
 def _otherwise(measuring: Measuring, known: Known) -> Again | None:
-    """What a number outside the noise of runs is within: the first of what they give read otherwise, or leaking.
+    """What a number outside the noise of runs is within: the nearest of what they give read otherwise, or leaking.
 
     Of a difference it is one of the two numbers of which it is.
     """
@@ -163,18 +163,24 @@ def _otherwise(measuring: Measuring, known: Known) -> Again | None:
     found = measuring.values({name: known.setup}, quantity.metric)[name]
     if quantity.beside and within_noise([found], seen, measuring.case.runs) is not False:
         return None
-    for title, values in _others(measuring, known, found, seen):
-        estimate, usual = mean_of(values, limits), mean_of(found)
-        if not (estimate and usual and within_noise([values], seen, measuring.case.runs)):
-            continue
-        if abs(seen - estimate.mean) <= NEAR * abs(seen - usual.mean):
-            whose = f" (of '{name}')" if quantity.beside else ""
-            return Again(f"{title}{whose}", quantity.metric.name, seen, estimate, True)
+    usual = mean_of(found)
+    if usual is None:
+        return None
+    for others in (_read_otherwise, _leaking):
+        fits = []
+        for title, values in others(measuring, known, found, seen):
+            estimate = mean_of(values, limits)
+            near = estimate is not None and abs(seen - estimate.mean) <= NEAR * abs(seen - usual.mean)
+            if estimate and near and within_noise([values], seen, measuring.case.runs):
+                whose = f" (of '{name}')" if quantity.beside else ""
+                fits.append(Again(f"{title}{whose}", quantity.metric.name, seen, estimate, True))
+        if fits:
+            return min(fits, key=lambda one: abs(seen - one.found.mean))
     return None
 
 
-def _others(measuring: Measuring, known: Known, found: Values, seen: float) -> Iterator[tuple[str, Values]]:
-    """Yield what runs give read otherwise, or in training, or of a leaking split where they do worse than was seen."""
+def _read_otherwise(measuring: Measuring, known: Known, found: Values, _seen: float) -> Iterator[tuple[str, Values]]:
+    """Yield what runs give read in another unit, and in training."""
     quantity, name = measuring.case.quantity, known.setup.name
     for title, read in readings(quantity.metric, known.task):
         yield title, {seed: read(value) for seed, value in found.items()}
@@ -183,10 +189,14 @@ def _others(measuring: Measuring, known: Known, found: Values, seen: float) -> I
             kind = trained.name.removeprefix("train_")
             reached = measuring.values({name: known.setup}, trained)[name]
             yield f"the {kind} in training for that of held-out data", reached
-    if all(quantity.metric.improves(seen, value) for value in found.values()):
-        leaking = leaks(known.setup)
-        if leaking and not measuring.late(leaking):
-            yield from measuring.values({one.name: one for one in leaking}, quantity.metric).items()
+
+
+def _leaking(measuring: Measuring, known: Known, found: Values, seen: float) -> Iterator[tuple[str, Values]]:
+    """Yield what leaking splits give, where runs do worse than was seen."""
+    metric = measuring.case.quantity.metric
+    leaking = leaks(known.setup) if all(metric.improves(seen, value) for value in found.values()) else []
+    if leaking and not measuring.late(leaking):
+        yield from measuring.values({one.name: one for one in leaking}, metric).items()
 
 
 def made_otherwise(
