@@ -189,6 +189,12 @@ def test_a_comparison_needs_a_metric_of_both(said):
     saw = {"one": {"val_loss": 1.0}, "other": {"val_accuracy": 0.5}}
     with pytest.raises(SpecError, match="saw has no metric of both 'one' and 'other'"):
         parse_case(said(variants=TWO, saw=saw, expected="one is better than other"))
+    saw = {"one": {"val_loss": 1.0}, "other": {"train_loss": 0.5}}
+    words = (
+        "val_loss of 'one' and train_loss of 'other' are of different data, and do not compare; give both of the same"
+    )
+    with pytest.raises(SpecError, match=words):
+        parse_case(said(variants=TWO, saw=saw, expected="one is better than other"))
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ class _Measured:
 
     def __init__(self, workers: int = 1) -> None:
         self.made: list[tuple[str, int]] = []
-        self.case = SimpleNamespace(quantity=SimpleNamespace(distance=1.0, expected=1.0, limits=ANY))
+        self.case = SimpleNamespace(quantity=SimpleNamespace(distance=1.0, expected=1.0, limits=ANY, beside=None))
         self.runs = SimpleNamespace(of=self._runs, are_made=lambda _, seeds: seeds == [0], workers=workers)
 
     @staticmethod
@@ -107,6 +107,23 @@ def test_what_is_removed_must_reach_the_variant_that_did_worse_than_thought(besi
     causes, told = suspecting.that_work(quantity, [cause], known, lambda _: None)
     assert [list(one.changes) for one in causes] == ([reached] if reached else [])
     assert told == ([] if reached else ["mending 'no positions' (its own code is not reached)"])
+
+
+@pytest.mark.parametrize(("nature", "behind", "counts"), [
+    ("known effect", 1.5, True), ("known effect", 2.0, False), ("set-up", 2.4, False), ("bug", 2.4, True),
+])  # fmt: skip
+def test_a_gap_that_closes_as_the_better_variant_becomes_worse_tells_nothing(nature, behind, counts):
+    quantity = SimpleNamespace(
+        metric=Metric("val_loss", "nats", "lower", ""), beside="other", worse_than_thought="mine", limits=ANY
+    )
+
+    def values(setups, _):
+        return {when: dict.fromkeys(range(3), 2.0 if when == "before" else behind) for when in setups}
+
+    measuring = SimpleNamespace(case=SimpleNamespace(quantity=quantity), values=values)
+    removing = Removing(measuring, {"mine": BASE, "other": BASE}, None, lambda _: None)
+    cause = Cause("it", nature, "gone", {"other": {"training": {"lr": 1.0}}})
+    assert removing._helps_who_is_behind((cause, cause.changes)) is counts
 
 
 def test_what_would_do_by_itself_and_what_brings_runs_further_off_are_told_apart(monkeypatch):

@@ -46,6 +46,7 @@ class Share:
     evidence: str = ""  # the cause's
     source: str = ""  # the cause's
     detail: str = ""  # what was chosen, such as the rates that a search ended with
+    where: tuple[str, ...] = ()  # of which variants it was removed, where not of all that are compared
 
     @property
     def interacts(self) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, Literal, final
 from attnlab.core.contracts import Metric, StudyTask
 from attnlab.core.errors import SpecError, nearest
 from attnlab.explain.metrics import (
+    IN_TRAINING,
     WrittenNumber,
     as_written,
     check_value,
@@ -24,6 +25,7 @@ from attnlab.explain.metrics import (
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.reading import find, library, line_of, plain_types, read
 from attnlab.studies.define.study import Study, at_scale, parse_study
+from attnlab.tasks.held_out import part_of
 from attnlab.training.recipe.recipe import steps_of_epochs, steps_per_epoch
 
 KEYS = ("question", "task", "model", "variants", "training", "saw", "expected", "runs", "reported", "scales")
@@ -371,7 +373,8 @@ class _Reader:
             raise self._wrong("expected", f"expected compares '{variant}' with itself")
         shared = [metric for metric in saw.get(variant, {}) if metric in saw.get(beside, {})]
         if not shared:
-            raise self._wrong("expected", f"saw has no metric of both '{variant}' and '{beside}'")
+            words = f"saw has no metric of both '{variant}' and '{beside}'"
+            raise self._wrong("expected", f"{words}{_of_different_data(saw, variant, beside)}")
         metric = metrics_of(task)[shared[0]]
         size = 0.0 if by is None else self._number(by)
         if size < 0:
@@ -432,3 +435,12 @@ def _by_variant(said: Mapping[str, Any], study: Study) -> Mapping[str, Any]:
     named = any(isinstance(row, Mapping) or name in study.variants for name, row in said.items())
     alone = len(study.variants) == 1 and not named
     return {next(iter(study.variants)): said} if alone else said
+
+
+def _of_different_data(saw: Numbers, one: str, other: str) -> str:
+    """What is wrong with numbers of two variants of which one are of training, say, and the others of held-out data."""
+    kinds = [{"training" if name in IN_TRAINING else part_of(name) for name in saw.get(v, {})} for v in (one, other)]
+    if not all(kinds) or "" in kinds[0] | kinds[1] or kinds[0] & kinds[1]:
+        return ""
+    seen = " and ".join(f"{', '.join(saw[variant])} of '{variant}'" for variant in (one, other))
+    return f": {seen} are of different data, and do not compare; give both of the same"

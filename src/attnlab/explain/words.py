@@ -172,7 +172,8 @@ def _share(answer: Answer, share: Share) -> str:
     why = f" {ended(share.evidence[0].upper() + share.evidence[1:])}" if share.evidence else ""
     source = f" See {share.source}." if share.source else ""
     name = f"{share.name[0].upper()}{share.name[1:]}"
-    return f"{name} ({share.nature}; {share.removed}{detail}) {carries}.{order}{why}{source}"
+    where = f" of {' and '.join(map(repr, share.where))}" if share.where else ""
+    return f"{name} ({share.nature}{where}; {share.removed}{detail}) {carries}.{order}{why}{source}"
 
 
 def ended(text: str) -> str:
@@ -293,7 +294,8 @@ def _next_of_runs(answer: Answer, first: Share | None) -> str:
         few = answer.is_all_noise and answer.draw > abs(answer.distance)
         text = MORE_HELD_OUT if few else "Compare with more seeds: attnlab run adds them until a difference is decided."
     elif first:
-        text = f"Remove '{first.name}' ({_how_removed(first)}) and compare again, with three seeds and more."
+        again = "run it again" if len(answer.variants) < 2 else "compare again"
+        text = f"Remove '{first.name}' ({_how_removed(first)}) and {again}, with three seeds and more."
         text = BY_PARTS if first.nature == OWN else text
     elif answer.not_tried:
         text = f"Try what was not tried here: {'; '.join(answer.not_tried)}."

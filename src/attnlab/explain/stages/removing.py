@@ -89,6 +89,7 @@ class Removing:
         least = HALF if phase[0].nature == OWN else MATTERS
         alone = self._alone(tried, left, least)
         helping = [name for name, one in alone.items() if one.excludes_zero and one.mean / left > least]
+        helping = [name for name in helping if self._helps_who_is_behind(tried[name])]
         open_still = {n: one for n, one in alone.items() if one.runs > 1 and not one.excludes_zero}
         self.undecided |= {name: one for name, one in open_still.items() if one.mean / left > SEEMS_MUCH}
         self.worse |= {name: one for name, one in alone.items() if one.mean / left < -MATTERS}
@@ -117,6 +118,20 @@ class Removing:
         if phase[0].nature != OWN:
             removed = {share.name for share in self.shares}
             self.alone |= {name: alone[name] for name in helping if name in alone and name not in removed}
+
+    def _helps_who_is_behind(self, one: Removed) -> bool:
+        """Whether a cause that is no bug makes the variant better that did worse than thought, and not the other worse.
+
+        Where both gain, or a bug made the other one too good, a difference may well become smaller.
+        """
+        quantity = self.measuring.case.quantity
+        if quantity.beside is None or one[0].nature == "bug":
+            return True
+        behind = quantity.worse_than_thought
+        setups = {"before": self._with(self.applied)[behind], "after": self._with([*self.applied, one])[behind]}
+        found = self.measuring.values(setups, quantity.metric)
+        before, after = (mean_of({s: v for s, v in found[when].items() if math.isfinite(v)}) for when in setups)
+        return before is None or after is None or quantity.metric.improves(after.mean, before.mean)
 
     def _why_not(self, one: Removed) -> str:
         """Why there are no results without a cause: the error of a run, where one failed."""
@@ -194,7 +209,8 @@ class Removing:
             return
         self.applied.append((cause, changes))
         words = {"evidence": cause.evidence, "source": cause.source, "detail": _chosen(changes, self.base)}
-        self.shares.append(Share(cause.name, cause.nature, cause.removed, amount, alone, **words))
+        where = tuple(changes) if len(changes) < len(self.base) else ()
+        self.shares.append(Share(cause.name, cause.nature, cause.removed, amount, alone, where=where, **words))
         self.tell(f"removed '{cause.name}': it carries {self._carried(amount):+.3g}")
         if cause.grows:
             self._remove_more(cause, before)

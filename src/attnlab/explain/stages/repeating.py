@@ -167,15 +167,16 @@ def _otherwise(measuring: Measuring, known: Known) -> Again | None:
     if usual is None:
         return None
     for others in (_read_otherwise, _leaking):
-        fits = []
+        fits: list[tuple[float, Again]] = []
         for title, values in others(measuring, known, found, seen):
             estimate = mean_of(values, limits)
             near = estimate is not None and abs(seen - estimate.mean) <= NEAR * abs(seen - usual.mean)
             if estimate and near and within_noise([values], seen, measuring.case.runs):
                 whose = f" (of '{name}')" if quantity.beside else ""
-                fits.append(Again(f"{title}{whose}", quantity.metric.name, seen, estimate, True))
+                again = Again(f"{title}{whose}", quantity.metric.name, seen, estimate, True)
+                fits.append((min(abs(seen - value) for value in values.values()), again))  # it was seen of one run
         if fits:
-            return min(fits, key=lambda one: abs(seen - one.found.mean))
+            return min(fits, key=lambda one: one[0])[1]
     return None
 
 

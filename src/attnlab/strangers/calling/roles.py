@@ -21,7 +21,16 @@ from attnlab.core.constructors import hints_of, is_required
 from attnlab.core.errors import ModuleError
 from attnlab.strangers.calling.fields import fields_of, learned_from
 from attnlab.strangers.calling.masking import ENCODINGS, KEY_SHAPES, LENGTH_SHAPES, LENGTHS, SHAPES, Masking
-from attnlab.strangers.calling.sources import ALL_OF_MEMORY, NO_OPTIONS, PACKED, SEVERAL, UNNAMED, Argument, Packed
+from attnlab.strangers.calling.sources import (
+    ALL_OF_MEMORY,
+    AS_LONG,
+    NO_OPTIONS,
+    PACKED,
+    SEVERAL,
+    UNNAMED,
+    Argument,
+    Packed,
+)
 from attnlab.strangers.loading.sizes import may_be_none
 from attnlab.strangers.patient import Patient
 from attnlab.strangers.said.source import computed_with, nodes_of, source_of, source_of_forward
@@ -118,7 +127,7 @@ _ROLES_TRIED = (
 )
 _OF_ROTARY = 3
 _MASKS = ("mask", "key mask", "memory mask")
-_SEQUENCES = ("x", "memory", "another sequence", "points")
+_SEQUENCES = ("x", "memory", AS_LONG, "points")
 _QKV = 3  # queries, keys and values
 _MOST_PLANS = 240  # a failing call takes some 0.1 ms, and there are widths, lengths and layouts to try each in
 
@@ -483,7 +492,7 @@ def _choice(one: Parameter, index: int, *, d_head: int | None, vocab_size: int |
     vectors = (given("position vectors"), given("offset vectors"))
     turning = (one.role in ("rotary", "cos", "sin") and d_head is None) or one.role == "flag"
     choices: dict[str, Choice] = {
-        "memory": (*memories, given("another sequence"), given("x"), given("vector")),
+        "memory": (*memories, given(AS_LONG), given("x"), given("vector")),
         "lengths": (
             *(Masking(one.name, "keys", LENGTHS, shape, required=True) for shape in LENGTH_SHAPES),
             given("length"),

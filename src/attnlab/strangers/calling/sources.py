@@ -30,6 +30,8 @@ PACKED = "x packed"
 ONE_MORE = "x and one more"
 """The input with another position at its end, of nothing or of token 0."""
 NO_OPTIONS = "no options"
+AS_LONG = "another sequence"
+"""A fixed sequence as long as the input, the same for every sample."""
 ALL_OF_MEMORY = "all of the memory"
 """A mask over the memory that hides nothing."""
 HANDED_ON = "handed on"
@@ -265,7 +267,7 @@ SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
     "positions": _positions,
     "positions of each": _positions_of_each,
     "position vectors": _position_vectors,
-    "another sequence": _position_vectors,
+    AS_LONG: _position_vectors,
     "points": lambda at, width: _position_vectors(replace(at, layout="batch-first"), width),
     "offset vectors": _offset_vectors,
     "segments": _all_of,

@@ -31,7 +31,15 @@ from attnlab.strangers.calling.roles import (
     seems_over_pairs,
     with_a_vector,
 )
-from attnlab.strangers.calling.sources import ALL_OF_MEMORY, HANDED_ON, MEMORY_LENGTH, NUMBERS, OTHER_MEMORIES, Argument
+from attnlab.strangers.calling.sources import (
+    ALL_OF_MEMORY,
+    AS_LONG,
+    HANDED_ON,
+    MEMORY_LENGTH,
+    NUMBERS,
+    OTHER_MEMORIES,
+    Argument,
+)
 from attnlab.strangers.calling.widths import size_named
 from attnlab.strangers.containment import quiet, wake
 from attnlab.strangers.patient import Patient, in_mode
@@ -61,7 +69,7 @@ def interview(patient: Patient) -> Convention:
         trial = Trial(module)
         found = call_of(trial, patient)
         unread = names_read_otherwise(trial.module)
-        convention = _in_both_modes(found.convention, unread)
+        convention = _in_both_modes(_with_samples_apart(trial, found.convention), unread)
         if found.layout is None:
             convention = _in_clean_layout(trial, _in_seeing_layout(trial, convention), found.parameters)
         elif found.layout.in_passing and found.layout.what == convention.layout == "sequence-first":
@@ -101,6 +109,17 @@ def _in_both_modes(convention: Convention, of_training: set[str]) -> Convention:
     given = (one for one in convention.arguments if one.parameter not in absent)
     ones = (Argument(name, "constant", value=1.0) for name in sorted(absent))
     return replace(convention, masks=masks, arguments=(*given, *ones))
+
+
+def _with_samples_apart(trial: Trial, convention: Convention) -> Convention:
+    """The convention with the input in place of another sequence of its length, if samples meet in that call.
+
+    Another sequence is the same for all samples: what reads the batch as time finds nothing to tell them apart in it.
+    """
+    itself = tuple(replace(one, source="x") if one.source == AS_LONG else one for one in convention.arguments)
+    own = replace(convention, arguments=itself)
+    meets = own != convention and trial.runs(own) and _mixes_samples(trial, own)
+    return own if meets else convention
 
 
 # Layout
