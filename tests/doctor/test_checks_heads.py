@@ -411,8 +411,17 @@ class Chosen(Base):
         return super().forward(x.gather(1, chosen[None, :, None].expand_as(x)))
 
 
+class Reordered(ViewedAlone):
+    """Scrambled heads behind a choice that only turns the order round."""
+
+    def forward(self, x):
+        return super().forward(x[:, torch.arange(x.size(1)).flip(0)])
+
+
 def test_rows_that_were_chosen_by_their_numbers_are_not_scrambled():
     assert list(check_heads_mixed(examined(Chosen))) == []
+    (found,) = check_heads_mixed(examined(Reordered))
+    assert (found.severity, found.called) == ("error", "scrambled heads")
 
 
 class AlongRows(nn.Module):
@@ -428,9 +437,22 @@ class AlongRows(nn.Module):
         return self.out((weights @ v).transpose(2, 3).flatten(3))
 
 
+class InWindows(AlongRows):
+    """Attention in windows of 3 x 3 of an image of 9 x 9, whose heads are merged by a view."""
+
+    def forward(self, x):
+        batch = len(x)
+        x = x.view(batch, 3, 3, 3, 3, -1).transpose(2, 3).reshape(batch * 9, 9, -1)
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        out = self.out(((q @ k.mT / q.size(-1) ** 0.5).softmax(-1) @ v).reshape(batch * 9, 9, -1))
+        return out.view(batch, 3, 3, 3, 3, -1).transpose(2, 3).reshape(batch, 9, 9, -1)
+
+
 def test_rows_and_columns_of_a_square_are_told_apart_by_nothing():
-    convention = {"layout": "image, channels last", "length": 36, "d_in": 64, "d_out": 64}
-    assert list(check_heads_mixed(examine(AlongRows(), **convention))) == []
+    convention = {"layout": "image, channels last", "d_in": 64, "d_out": 64}
+    assert list(check_heads_mixed(examine(AlongRows(), length=36, **convention))) == []
+    (found,) = check_heads_mixed(examine(InWindows(), length=81, **convention))
+    assert found.called == "scrambled heads"
 
 
 def test_what_heads_lie_in_other_places_is_no_matter_of_positions():

@@ -45,10 +45,16 @@ parser.add_argument("--size", type=int, default="3")
 parser.add_argument("--path", required=True)
 parser.set_defaults(kind="plain")
 args = parser.parse_args()
+files = argparse.ArgumentParser()
+files.add_argument("files", nargs="*")
+files = files.parse_args().files
+said = parser.parse_args(["go", "--path", "here", "--size", "4"])
 """
     (tmp_path / "script.py").write_text(text)
     module = import_file(tmp_path / "script.py")
     assert vars(module.args) == {"action": None, "size": 3, "path": None, "kind": "plain"}
+    assert module.files == []
+    assert (module.said.action, module.said.path, module.said.size) == ("go", "here", 4)
     with pytest.raises(SystemExit):
         module.parser.parse_args([])
 
@@ -72,8 +78,14 @@ def test_a_property_is_no_call_of_the_argument_it_is_named_after():
     assert is_called(WithProperty, "part")
 
 
-def test_what_is_called_a_maximum_is_a_length_and_no_count():
-    assert [usual(name, int) for name in ("max_n", "n_max", "n_parts")] == [48, 48, 4]
+def test_what_is_called_a_maximum_is_a_length_unless_something_is_counted():
+    assert [usual(name, int) for name in ("max_n", "n_max", "n_parts", "max_num_heads", "max_depth")] == [
+        48,
+        48,
+        4,
+        4,
+        4,
+    ]
 
 
 class Configured:
@@ -148,7 +160,8 @@ class NearOnes(nn.Module):
 def test_padding_that_pairs_bring_in_is_a_question():
     (found,) = [one for one in doctor(NearOnes()).findings if one.check == "padding"]
     assert found.severity == "warning"
-    assert found.evidence.endswith("; `distances` was given numbers for padded positions, too")
+    words = "; `distances` was given numbers for padded positions, too, and with zeros it is clean"
+    assert found.evidence.endswith(words)
 
 
 class Placed(nn.Module):
@@ -206,6 +219,26 @@ def test_a_mask_that_a_memory_must_have_is_over_the_memory():
     assert convention.over_memory.key_mask.keeps
     assert "memory_mask: bool, True = may attend, (batch, k_len) over keys of the memory" in convention.in_words
     assert "padding" not in errors(Cross())
+
+
+class CrossOfPairs(nn.Module):
+    """Decoder layer. memory_mask: (batch, length, memory length), True where x may look."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.rest = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 2 * WIDTH)
+
+    def forward(self, x, memory, memory_mask):
+        key, value = self.rest(memory).chunk(2, -1)
+        scores = self.query(x) @ key.mT / WIDTH**0.5
+        assert memory_mask.shape == scores.shape
+        return x + scores.masked_fill(~memory_mask, float("-inf")).softmax(-1) @ value
+
+
+def test_a_mask_that_a_memory_must_have_may_be_over_pairs():
+    given = {one.parameter: (one.source, one.value) for one in asked(CrossOfPairs()).arguments}
+    assert given["memory"][0] == "memory"
+    assert given["memory_mask"] == ("all of the memory", ("bool, True = may attend", "(batch, q_len, k_len)"))
 
 
 class SaidOtherwise(nn.Module):

@@ -441,18 +441,20 @@ def _holds(folder: Path, name: str) -> bool:
     return bool(name) and ((folder / f"{name}.py").is_file() or (folder / name).is_dir())
 
 
-def _with_defaults(
-    self: argparse.ArgumentParser, _args: object = None, namespace: argparse.Namespace | None = None
-) -> tuple[argparse.Namespace, list[str]]:
-    """What a command line without arguments says, where nothing is required."""
-    found = argparse.Namespace() if namespace is None else namespace
-    for action in (one for one in self._actions if one.dest != argparse.SUPPRESS):
-        if action.default is not argparse.SUPPRESS and not hasattr(found, action.dest):
-            text = isinstance(action.default, str)
-            setattr(found, action.dest, self._get_value(action, action.default) if text else action.default)
-    for name, value in self._defaults.items():
-        setattr(found, name, getattr(found, name, value))
-    return found, []
+def _parsing(parses: Callable[..., Any]) -> Callable[..., Any]:
+    """How command lines are parsed where a file reads one while it is imported: nothing is required of an empty one."""
+
+    def parsed(self: argparse.ArgumentParser, args: Any = None, namespace: Any = None) -> Any:
+        required = [one for one in self._actions if one.required] if args is None else []
+        for one in required:
+            one.required = False
+        try:
+            return parses(self, args, namespace)
+        finally:
+            for one in required:
+                one.required = True
+
+    return parsed
 
 
 @contextlib.contextmanager
@@ -467,7 +469,7 @@ def _on_path(folders: list[Path]) -> Iterator[list[str]]:
     arguments, sys.argv = sys.argv, sys.argv[:1]
     no_cache, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     parses = argparse.ArgumentParser.parse_known_args
-    argparse.ArgumentParser.parse_known_args = _with_defaults  # pyrefly: ignore
+    argparse.ArgumentParser.parse_known_args = _parsing(parses)  # pyrefly: ignore
     try:
         yield added
     finally:

@@ -40,6 +40,11 @@ OTHERWISE_TRAINED = FindingText(
     "call it in training mode yourself: right where it takes other inputs there, such as candidates for all positions",
     nature="set-up",
 )
+_OF_AXES = frozenset({
+    "batch-independence", "causality", "padding", "mask-polarity", "masked-row", "normalization", "scale",
+    "heads-mixed", "norm-placement", "positions", "receptive-field",
+})  # fmt: skip
+"""Checks that read the axes of what a module is given."""
 _RAISED = FindingText("info", f"{NOT_EXAMINED}: the module raised an exception in this check.")
 _SHOWN_PRINTS = 60  # characters of what a module printed
 
@@ -234,7 +239,7 @@ def _contain(traces: Traces, seconds: float, doing: str, step: Callable[[], Any]
 
 def _in_doubt(found: Finding, convention: Convention) -> Finding:
     """An error as a question where something speaks for another layout: it may not be called as it is meant."""
-    if found.severity != "error" or not convention.layout_against:
+    if found.severity != "error" or not convention.layout_against or found.check not in _OF_AXES:
         return found
     doubt = f"{convention.layout_against}; as {LAYOUTS[convention.layout].axes}:"
     remedy = f"say how it is called (--layout, --arg); if so: {found.remedy}"

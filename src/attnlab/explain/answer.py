@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, final
 
 from attnlab.core.files import finite
-from attnlab.explain.causes.cause import GAINS, OWN, TOO_FEW_STEPS, Nature
+from attnlab.explain.causes.cause import ANOTHER_SOURCE, GAINS, LEAKING, OWN, TOO_FEW_STEPS, Nature
 from attnlab.explain.causes.own_code import Examined
 from attnlab.explain.overfit import Memory
 from attnlab.explain.possible import Allowed, Impossible
@@ -28,6 +28,8 @@ SHORT = 0.25
 """Part of the steps below which runs say little of what a bug carries in the end."""
 OF_DATA = "what these data allow"
 """What the step is called that is of the data of a case, whatever the network."""
+SPOILING = frozenset({LEAKING, ANOTHER_SOURCE})
+"""What makes numbers of held-out items tell nothing, however much."""
 MOST = 2.0
 """Part of the distance above which no number is said: a short distance makes any large."""
 
@@ -240,7 +242,8 @@ class Answer:
 
     def _is_of_any(self, share: Share) -> bool:
         """Whether a cause changes any number by far more than there is to explain, and says nothing of this one."""
-        return share.nature in ("set-up", OWN) and share.amount.mean * self.counts / self._farthest > MOST
+        of_any = share.nature in ("set-up", OWN) and share.name not in SPOILING
+        return of_any and share.amount.mean * self.counts / self._farthest > MOST
 
     @property
     def comes_of_data(self) -> Allowed | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -121,7 +122,9 @@ def _wrong_axis(exam: Examination, norms: list[Norm]) -> Iterator[Finding]:
             names = _BY_DESIGN if event.call == "mean" else _ACROSS  # squares are averaged for little else
             if across and event.where not in seen and not _is_across(exam, event.where, names):
                 seen.add(event.where)
-                yield _across(f"the norm in '{event.where or 'forward'}'", across, list(event.inputs[0].shape), axes)
+                found = _across(f"the norm in '{event.where or 'forward'}'", across, list(event.inputs[0].shape), axes)
+                by_squares = event.call == "mean"  # which gates, and scales of whole series, are made of, too
+                yield replace(found, severity="warning", nature="set-up") if by_squares else found
 
 
 def _named(axes: Sequence[int], given: Tensor, sizes: Mapping[int, str]) -> list[str]:

@@ -40,6 +40,8 @@ _OVER_FEATURES = "Attention runs over the features instead of over the positions
 _POSITIONS = "sum the scores over features; for q, k, v of (batch, features, length): v @ (q.mT @ k).softmax(-1).mT"
 
 _FEATURES = "attention over features"
+_CHANNELS = frozenset({"channel", "channels", "variate", "variates"})
+"""What the name of a class says that is no word for features in general."""
 
 TEXTS: Mapping[str, FindingText] = {
     "over heads": FindingText(
@@ -182,18 +184,28 @@ def _of_attentions(exam: Examination, dependence: Dependence) -> Iterator[Findin
         found = _over_heads(exam, attention) or _over_features(exam, dependence, attention)
         found = found or _samples_mixed(dependence, attention)
         found = found or _split(dependence, attention)
-        if not _axes_are_alike(exam, attention):
+        if not _axes_are_alike(exam, dependence, attention):
             found = found or _merged(tape, dependence, attention) or _laid_elsewhere(tape, dependence, attention)
         found = found or _shared_unlike(attention)
         if found is not None:
             yield found
 
 
-def _axes_are_alike(exam: Examination, attention: TapedAttention) -> bool:
+def _axes_are_alike(exam: Examination, dependence: Dependence, attention: TapedAttention) -> bool:
     """Whether nothing tells frames, rows and columns apart: of films, and where rows or columns of a square look."""
-    layout, sides = exam.convention.layout, {*attention.weights.shape[2:]}
-    along_one = layout in STILLS and sides == {math.isqrt(exam.convention.length)}
-    return along_one or layout in (*FILMS, *BATCH_INSIDE)
+    layout, side = exam.convention.layout, math.isqrt(exam.convention.length)
+    if layout not in STILLS or {*attention.weights.shape[2:]} != {side}:
+        return layout in (*FILMS, *BATCH_INSIDE)
+    first, beside, below = (_keys_hold(dependence, attention, position) for position in (0, 1, side))
+    return not (first & beside and first & below)  # of a window both are
+
+
+def _keys_hold(dependence: Dependence, attention: TapedAttention, position: int) -> set[int]:
+    """The heads, of every window, row or column, one after the other, whose values hold a position."""
+    event, number = attention.sources.values
+    before = dependence.tape.events[event].inputs[number]
+    changed = differs(before, dependence.with_position(position)[event].inputs[number])
+    return {*changed.flatten()[attention.sources.value_places][0].flatten(1).any(1).nonzero().flatten().tolist()}
 
 
 def _over_heads(exam: Examination, attention: TapedAttention) -> Finding | None:
@@ -226,7 +238,8 @@ def _over_features(exam: Examination, dependence: Dependence, attention: TapedAt
     )
     doubtful = projected == "over positions" or has_unit_factors(attention)
     found = TEXTS["over features?" if doubtful else "over features"].finding(_ID, evidence)
-    title = declared(" ".join(pieces_of(type(exam.patient.module).__name__)), _FEATURES)
+    named = pieces_of(type(exam.patient.module).__name__)
+    title = declared(" ".join(named), _FEATURES) if _CHANNELS & {*named} else ""
     return next(accepted_by([found], title, by="its name says") if title else exam.as_meant([found], _FEATURES))
 
 
@@ -274,10 +287,21 @@ def _split(dependence: Dependence, attention: TapedAttention) -> Finding | None:
 
 
 def _are_chosen(dependence: Dependence, values: int) -> bool:
-    """Whether rows were chosen from the input by their numbers, as sparse attention does, before they became values."""
-    chosen = (event for event in dependence.tape.events[:values] if event.call in _CHOOSING)
-    from_input = (event.index for event in chosen if dependence.input_depends(event, 0))
-    return any(values in dependence.tape.descendants(index) for index in from_input)
+    """Whether positions were chosen by their numbers before they became values, some more often than others.
+
+    So sparse attention does; what only reorders them, or repeats heads, holds as much of each.
+    """
+    tape, positions = dependence.tape, tested_positions(dependence.length)
+    for event in (one for one in tape.events[:values] if one.call in _CHOOSING and dependence.input_depends(one, 0)):
+        if values not in tape.descendants(event.index):
+            continue
+        shares = set()
+        for other in (dependence.with_position(position)[event.index] for position in positions):
+            given = int(differs(event.inputs[0], other.inputs[0]).sum())
+            shares |= {int(differs(event.output, other.output).sum()) / given} if given else set()
+        if len(shares) > 1:
+            return True
+    return False
 
 
 def _shared_unlike(attention: TapedAttention) -> Finding | None:

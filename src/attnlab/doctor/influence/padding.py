@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -21,7 +21,7 @@ from attnlab.doctor.influence.steady import is_steady
 from attnlab.inspection.tape.attentions import attentions
 from attnlab.strangers.calling.masking import PAD_TOKEN
 from attnlab.strangers.calling.roles import roles_of
-from attnlab.strangers.calling.sources import MEMORY_LENGTH, OF_PAIRS, Argument, laid_out
+from attnlab.strangers.calling.sources import MEMORY_LENGTH, OF_PAIRS, Argument, laid_out, without_pairs
 from attnlab.strangers.said.topics import declared
 
 _ID = "padding"
@@ -81,7 +81,7 @@ def _judged(exam: Examination) -> Iterator[Finding]:
         mixes = found and not attentions(exam.usual_tape, exam.convention)
         if mixes and not has_effect(exam, exam.convention.key_mask):  # it may take a mask to look like an attention
             found = [replace(one, severity="warning", nature="set-up") for one in found]
-        yield from (_beside_pairs(exam, one) for one in found)
+        yield from _beside_pairs(exam, found, f"`{exam.convention.key_mask.parameter}`")
         pad = exam.convention.pad_token
         if not found and pad is not None and exam.convention.key_mask.encoding == PAD_TOKEN:
             yield from _said(exam, list(_by_pad_tokens_looked_at(exam, pad)), f"the padding token {pad}")
@@ -92,11 +92,21 @@ def _judged(exam: Examination) -> Iterator[Finding]:
             yield from _said(exam, changes, f"the padding token {pad}")
 
 
-def _beside_pairs(exam: Examination, found: Finding) -> Finding:
-    """A question where something is given for pairs of positions, which a person may have zeroed at padding."""
+def _beside_pairs(exam: Examination, found: Sequence[Finding], told: str) -> Iterator[Finding]:
+    """Errors as questions where padding comes in with what is given for pairs of positions alone.
+
+    A person may have zeroed that at padding.
+    """
     named = next((one.parameter for one in exam.convention.arguments if one.source in OF_PAIRS), "")
-    evidence = f"{found.evidence}; `{named}` was given numbers for padded positions, too"
-    return replace(found, severity="warning", nature="set-up", evidence=evidence) if named else found
+    if not (named and found):
+        yield from found
+        return
+    zeroed = replace(exam.convention, arguments=tuple(map(without_pairs, exam.convention.arguments)))
+    left = {one.message for one in _told_by_mask(exam.relying_on(zeroed), told)}
+    for one in found:
+        evidence = f"{one.evidence}; `{named}` was given numbers for padded positions, too, and with zeros it is clean"
+        question = replace(one, severity="warning", nature="set-up", evidence=evidence)
+        yield one if one.message in left else question
 
 
 @final

@@ -87,13 +87,6 @@ TEXTS: Mapping[str, FindingText] = {
         "add them to what enters the first layer, or rotate q and k, or add a bias to the scores",
         _VASWANI,
     ),
-    "unread": FindingText(
-        "warning",
-        "most rows of '{table}' are read for no pair of positions: distances that differ may share one.",
-        "give every distance a row of its own",
-        _LIU,
-        "set-up",
-    ),
     "shared in a plane": FindingText(
         "error",
         "'{table}' has a row for every distance in a plane, and most are read for no pair: distances that differ share"
@@ -121,7 +114,7 @@ def check_positions(exam: Examination) -> Iterator[Finding]:
     """Find positions that are built or claimed without effect, or with the wrong one; say whether order is visible."""
     claims = claims_of(exam)
     order = _order(exam)
-    found = list(_errors(exam, claims, order)) or list(_unread(exam))
+    found = list(_errors(exam, claims, order)) or list(_sharing(exam))
     yield from found
     if not found and order is not None:
         yield from _fact(exam, order)
@@ -141,27 +134,22 @@ def _errors(exam: Examination, claims: Claims, order: _Order | None) -> Iterator
         yield from accepted_by([_same_for_all(order, claims)], asked_for, by="order is visible when it is built with")
 
 
-def _unread(exam: Examination) -> Iterator[Finding]:
-    """Tables of a module of one length that are indexed for its pairs of positions, and most of whose rows are not."""
-    if exam.convention.any_length or exam.convention.longest != exam.convention.length:
+def _sharing(exam: Examination) -> Iterator[Finding]:
+    """The error for a table with a row for every distance in a plane, most of which no pair of positions reads."""
+    side = math.isqrt(exam.convention.length)
+    if exam.convention.any_length or side**2 != exam.convention.length:
         return
-    tape = exam.usual_tape
-    for event in tape.events:
-        number = next((place for place, name in enumerate(event.parameters) if name in tape.learned), None)
-        if event.call not in _LOOKUPS or number is None:
-            continue
-        rows = next((one for one in event.inputs if not one.is_floating_point() and one.dtype != torch.bool), None)
-        table = event.inputs[number]
-        if rows is None or math.isqrt(rows.numel()) ** 2 != rows.numel() or rows.numel() < len(table):
+    tape, pairs = exam.usual_tape, exam.convention.length**2
+    for event in (one for one in tape.events if one.call in _LOOKUPS):
+        name = next((one for one in event.parameters if one in tape.learned), None)
+        tables = [table for table, own in zip(event.inputs, event.parameters, strict=True) if own == name]
+        rows = next((one for one in event.inputs if one.dtype in (torch.int64, torch.int32)), None)
+        if name is None or rows is None or len(tables[0]) != (2 * side - 1) ** 2 or rows.numel() != pairs:
             continue
         read = len(rows.unique())
-        if 1 < read < len(table) / 2:
-            evidence = f"{rows.numel()} pairs read {read} of its {len(table)} rows, at the only length, "
-            evidence += f"{exam.convention.length}"
-            side = math.isqrt(exam.convention.length)
-            of_plane = len(table) == (2 * side - 1) ** 2 and side**2 == exam.convention.length
-            kind = "shared in a plane" if of_plane else "unread"
-            yield TEXTS[kind].finding(ID, evidence, {"table": event.parameters[number]})
+        if 1 < read < len(tables[0]) / 2:
+            evidence = f"{pairs} pairs read {read} of its {len(tables[0])} rows, at the only length, "
+            yield TEXTS["shared in a plane"].finding(ID, f"{evidence}{exam.convention.length}", {"table": name})
             return
 
 

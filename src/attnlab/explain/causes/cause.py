@@ -15,6 +15,7 @@ GAINS = ("small batch", "short context", "small model")
 TOO_FEW_STEPS, OVERFITTING = "too few steps", "overfitting"
 TINY_BATCH = "a tiny batch"
 ANOTHER_SOURCE = "held-out items of another source"
+LEAKING = "leaking split"
 MAKES_UP = (TOO_FEW_STEPS, "no warm-up", "no limit of gradients", "constant rate")
 """Causes whose removal makes up for others, as another rate does."""
 WHOLE = "the lab's attention is used instead"

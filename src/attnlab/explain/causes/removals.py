@@ -10,7 +10,16 @@ from typing import Any, final
 
 from attnlab.core.build import is_path, parse
 from attnlab.core.errors import SpecError
-from attnlab.explain.causes.cause import ANOTHER_SOURCE, OVERFITTING, TINY_BATCH, TITLES, TOO_FEW_STEPS, Change, Nature
+from attnlab.explain.causes.cause import (
+    ANOTHER_SOURCE,
+    LEAKING,
+    OVERFITTING,
+    TINY_BATCH,
+    TITLES,
+    TOO_FEW_STEPS,
+    Change,
+    Nature,
+)
 from attnlab.explain.causes.known import Known, exchanged, mended, with_attention
 from attnlab.explain.causes.own_code import forecasts, own_model, task_parameters
 from attnlab.explain.causes.signatures import NAMED, Measured
@@ -346,7 +355,7 @@ def more_steps(setup: Setup) -> Change:
 
 
 REMOVALS: tuple[Removal, ...] = (
-    Removal("leaking split", "set-up", "what is held out shares nothing with what is trained on", _clean),
+    Removal(LEAKING, "set-up", "what is held out shares nothing with what is trained on", _clean),
     Removal(ANOTHER_SOURCE, "set-up", "a part of the items of training is held out in their place", _same_source),
     Removal(AS_THEY_ARE, "set-up", "a model reads and answers numbers of mean 0 and standard deviation 1", _normalized),
     Removal(NO_PATH, "known effect", IDENTITY, identity_path,

@@ -404,7 +404,7 @@ def _sees(model: nn.Module, batch: Batch, *, causal: bool) -> dict[str, float]:
     wake(structure)  # what starts at zero hides for a step what stands before it
     seen = reach(structure, (last,))
     if seen.future:  # of an output with room on both sides: the last one has nothing behind it
-        seen = reach(structure, (last,), position=(seen.past - 1 + length - 1 - seen.future) // 2)
+        seen = reach(structure, (last,), position=(max(seen.past, 1) - 1 + length - 1 - seen.future) // 2)
     found = {"reach": float(seen.past + seen.ahead), "later": float(seen.ahead)}
     found["delay"] = float(seen.delay if causal else 0)
     found["probabilities"] = float(not batch.targets.is_floating_point() and _are_probabilities(answers))

@@ -179,8 +179,10 @@ def _additive(allowed: Tensor, dtype: torch.dtype, blocked: float) -> Tensor:
 def _all_of_memory(at: Situation, form: tuple[str, str]) -> Tensor:
     """A mask over another sequence that hides nothing of it, by encoding and shape."""
     encoding, shape = form
-    seen = torch.ones(at.x.size(0), MEMORY_LENGTH, dtype=torch.bool, device=at.x.device)
-    return ENCODINGS[encoding](KEY_SHAPES[shape](seen), at.dtype)
+    of_pairs = shape in SHAPES
+    sizes = (at.x.size(0), *([at.length] if of_pairs else []), MEMORY_LENGTH)
+    seen = torch.ones(sizes, dtype=torch.bool, device=at.x.device)
+    return ENCODINGS[encoding]((SHAPES if of_pairs else KEY_SHAPES)[shape](seen), at.dtype)
 
 
 SOURCES[ALL_OF_MEMORY] = _all_of_memory

@@ -109,7 +109,7 @@ _OF_KEYS = re.compile(r"pad|key|kv_mask|k_mask|token_mask|valid|real|seq_mask|se
 _OF_PAIRS = re.compile(r"causal|tgt_mask|trg_mask|look|future|subsequent|bias|attn_mask|visib|allowed")
 _TOKENS = re.compile(r".*(token|ids|idx|index|indices|chars|words|text|sentence).*|i|ix|xb|inp_ids")
 _FLOATS = re.compile(r".*(emb|hidden|state|feature|feat|img|image|pixel).*")
-_OF_PLACES = re.compile(r"pe|.*(emb|enc).*")  # vectors for positions, and not their numbers
+_OF_PLACES = re.compile(r"pe|.*emb.*|(.*_)?enc(od\w+)?s?(_.*)?")  # vectors for positions, and not their numbers
 _NAMELESS = re.compile(r"[a-z]\d?|x_?\w?|in(put|puts)?_?\w?|src|tgt|seq\d?")  # can only be a sequence
 _ROLES_TRIED = (
     "open",
@@ -538,7 +538,8 @@ def _mask_choice(one: Parameter, *, given: bool) -> Choice:
     if not given:
         return (Argument(one.name, "constant", by_name=True, value=None) if one.required else None,)
     if one.role == "memory mask":
-        return tuple(Argument(one.name, ALL_OF_MEMORY, value=form) for form in itertools.product(ENCODINGS, KEY_SHAPES))
+        forms = itertools.product(ENCODINGS, (*KEY_SHAPES, *SHAPES))
+        return tuple(Argument(one.name, ALL_OF_MEMORY, value=form) for form in forms)
     pairs = [Masking(one.name, "pairs", encoding, shape, required=True) for encoding in ENCODINGS for shape in SHAPES]
     keys = [Masking(one.name, "keys", encoding, shape, required=True) for encoding in ENCODINGS for shape in KEY_SHAPES]
     return tuple([*keys, *pairs] if one.role == "key mask" else [*pairs, *keys])

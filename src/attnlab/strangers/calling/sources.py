@@ -280,6 +280,7 @@ SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
     "vectors of pairs": _vectors_of_pairs,
     "vectors of distances": _vectors_of_distances,
     "kinds of pairs": lambda at, _value: _kinds_of_pairs(at),
+    "zeros of pairs": lambda at, of: torch.zeros_like(SOURCES[of[0]](at, of[1])),
     "kinds of pairs of each": lambda at, _value: _kinds_of_pairs(at).expand(at.x.size(0), -1, -1),
     "half cos": lambda at, d_head: _angles(at, d_head).cos().to(at.dtype),
     "half sin": lambda at, d_head: _angles(at, d_head).sin().to(at.dtype),
@@ -295,6 +296,11 @@ SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
     HANDED_ON: lambda at, kept: kept.with_input(at),
 }
 """What an argument can be given, from the situation of a call and the argument's own value."""
+
+
+def without_pairs(one: Argument) -> Argument:
+    """An argument with zeros in place of what it holds for pairs of positions."""
+    return replace(one, source="zeros of pairs", value=(one.source, one.value)) if one.source in OF_PAIRS else one
 
 
 def given_to(one: Argument, at: Situation) -> Any:

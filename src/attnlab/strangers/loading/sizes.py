@@ -64,8 +64,9 @@ _BY_PIECE: tuple[tuple[str, Any], ...] = (
     ("rate prob proba probability ratio", 0.1),
     ("first pre norm residual rotary rope mask masked learnable trainable scaling", True),
     ("norm", nn.LayerNorm),
+    ("num number count heads depth", 4),
     ("max maximum", SMALL["max_length"]),
-    ("num n number count", 4),
+    ("n", 4),
 )
 """Other arguments that constructors ask for, by pieces of their names; the first row that knows a piece counts."""
 

@@ -333,7 +333,9 @@ def _over_memory(trial: Trial, convention: Convention, parameters: Sequence[Para
     view = replace(
         convention,
         arguments=(*arguments, *(Argument(name, "constant") for name in sorted(needed))),
-        masks=tuple(Masking(name, "keys", *form, required=True) for name, form in told.items()),
+        masks=tuple(
+            Masking(name, "pairs" if form[1] in SHAPES else "keys", *form, required=True) for name, form in told.items()
+        ),
         pooled=True,
         slots=MEMORY_LENGTH,
         d_out=MEMORY_LENGTH * convention.d_out,

@@ -29,6 +29,8 @@ SUSPICIOUS_NEAR = 0.8
 """Share of held-out items with near copies; honest ones of more than one dimension are far below."""
 FEWEST_OF_CLASS = 10
 """Held-out items of a class from which on the share of those with near copies tells something."""
+FARTHER_OF_CLASS = 4.0
+"""How many times as far as copies of one class alone all others are; on a line a third of the items has such a gap."""
 SUSPICIOUS_OVERLAPPING = 0.5
 """Share of held-out items that are windows of what is trained on; honest ones are far below."""
 SUSPICIOUS_BESIDE = 0.75
@@ -195,12 +197,26 @@ class OwnItems:
             return {}
         shares = {}
         for part, copied in self._found_among(MOST_COMPARED // MOST_HELD, _have_near_copies).items():
-            looked_at = self.parts[part].pair(_evenly(len(self.parts[part]), MOST_HELD))[1]
-            classes, numbers = np.unique(looked_at, return_counts=True) if self._strata is not None else ([], [])
-            several = [one for one, number in zip(classes, numbers, strict=True) if number >= FEWEST_OF_CLASS]
-            of_class = max((float(copied[looked_at == one].mean()) for one in several), default=0.0)
+            of_class = 0.0 if self._strata is None else max(self._copied_of_classes(part), default=0.0)
             shares[part] = float(copied.mean()), of_class
         return shares
+
+    def _copied_of_classes(self, part: str) -> Iterator[float]:
+        """Yield for each class the fraction of its items in a part that have near copies among those of training.
+
+        They are nearer than is asked of all items, and fewer than half of their class: one class alone may well lie on
+        a line, or close together, where most items have neighbors that are nearer than others.
+        """
+        train, held = self.parts["train"], self.parts[part]
+        most = max(1, MOST_COMPARED // MOST_HELD // math.prod(train.inputs.shape[1:]))
+        among, classes = train.pair(_evenly(len(train), most))
+        looked_at, own = held.pair(_evenly(len(held), MOST_HELD))
+        for one in np.unique(own):
+            items = looked_at[own == one]
+            if len(items) >= FEWEST_OF_CLASS:
+                copies = near_copies(items, among, farther=FARTHER_OF_CLASS)
+                few = [0 < len(some) < (classes == one).sum() / 2 and (classes[some] == one).all() for some in copies]
+                yield float(np.mean(few))
 
     @functools.cached_property
     def overlapping(self) -> dict[str, float]:

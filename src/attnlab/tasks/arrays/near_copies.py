@@ -16,7 +16,9 @@ SAME = 1e-6
 """Distance, in standard deviations, up to which an item is an exact copy."""
 
 
-def near_copies(held: Float[np.ndarray, "held ..."], train: Float[np.ndarray, "train ..."]) -> list[np.ndarray]:
+def near_copies(
+    held: Float[np.ndarray, "held ..."], train: Float[np.ndarray, "train ..."], *, farther: float = FARTHER
+) -> list[np.ndarray]:
     """The training items of which a held-out one is a copy with something added, for each held-out item.
 
     Parameters
@@ -24,11 +26,13 @@ def near_copies(held: Float[np.ndarray, "held ..."], train: Float[np.ndarray, "t
     held, train : array
         Inputs of both parts, the first axis that of items; distances are Euclidean, in standard deviations of each
         number over the training part.
+    farther : float
+        How many times as far as a copy the first item is that is none.
 
     Returns
     -------
     list of array of int
-        By held-out item the numbers of the nearest training items, if all others are at least `FARTHER` times as far
+        By held-out item the numbers of the nearest training items, if all others are at least `farther` times as far
         as the last of these. Exact copies are not among them.
 
     Notes
@@ -45,12 +49,12 @@ def near_copies(held: Float[np.ndarray, "held ..."], train: Float[np.ndarray, "t
     for some in torch.from_numpy(np.array(held, dtype=np.float32)).flatten(1).split(AT_ONCE):
         far = torch.cdist(some / spread, flat, compute_mode="donot_use_mm_for_euclid_dist")  # which rounds small ones
         near = far.topk(min(AMONG + 1, len(flat)), largest=False)
-        found += [_before_gap(*one) for one in zip(near.values.numpy(), near.indices.numpy(), strict=True)]
+        found += [_before_gap(*one, farther) for one in zip(near.values.numpy(), near.indices.numpy(), strict=True)]
     return found
 
 
-def _before_gap(distances: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+def _before_gap(distances: np.ndarray, numbers: np.ndarray, farther: float) -> np.ndarray:
     """The numbers of what is nearer than the largest gap, where one is large enough."""
     numbers, distances = numbers[distances > SAME], distances[distances > SAME]
     gaps = distances[1:] / distances[:-1]
-    return numbers[: gaps.argmax() + 1] if len(gaps) and gaps.max() >= FARTHER else numbers[:0]
+    return numbers[: gaps.argmax() + 1] if len(gaps) and gaps.max() >= farther else numbers[:0]
