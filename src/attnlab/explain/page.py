@@ -167,7 +167,10 @@ def _again(answer: Answer) -> list[dict[str, str]]:
 
 def _further_off(answer: Answer) -> list[str]:
     """Causes without which runs came further off, and by how much."""
-    return [f"{name} (by {abs(one.mean):.3g})" for name, one in answer.worse.items()]
+    how = {
+        name: ", in one run" if one.runs == 1 else interval(answer.carried(one)) for name, one in answer.worse.items()
+    }
+    return [f"{name} (by {abs(one.mean):.3g}{how[name]})" for name, one in answer.worse.items()]
 
 
 def _effects(when: str, effects: Mapping[str, Mapping[str, str]]) -> str:

@@ -92,7 +92,11 @@ class Removing:
         helping = [name for name in helping if self._helps_who_is_behind(tried[name])]
         open_still = {n: one for n, one in alone.items() if one.runs > 1 and not one.excludes_zero}
         self.undecided |= {name: one for name, one in open_still.items() if one.mean / left > SEEMS_MUCH}
-        self.worse |= {name: one for name, one in alone.items() if one.excludes_zero and one.mean / left < -MATTERS}
+        self.worse |= {
+            name: one
+            for name, one in alone.items()
+            if one.mean / left < -MATTERS and (one.excludes_zero or one.runs == 1)
+        }
         told = {*helping, *self.undecided, *self.worse}
         self.without_effect += [name for name in alone if name not in told]
         self.not_tried += [f"'{name}' ({self._why_not(one)})" for name, one in tried.items() if name not in alone]
