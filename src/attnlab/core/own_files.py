@@ -426,15 +426,19 @@ def _wanted_name(error: ImportError) -> tuple[str, str]:
 
 def _folders_with_package(wanted: str, name: str, *, path: Path) -> list[Path]:
     """The folders above a file that hold a package with a module: a file of it may bear the package's name."""
-    return [folder for folder in list(path.parents)[1 : 1 + FOLDERS_ABOVE] if _holds(folder / name, wanted)]
+    return [folder for folder in _above(path) if _holds(folder / name, wanted)]
 
 
 def _folders_with(name: str, path: Path, *, beside: bool) -> list[Path]:
     """The folders above a file that hold a module; or those in them, where the module that was found is another one."""
-    above = list(path.parents)[1 : 1 + FOLDERS_ABOVE]
     if not beside:
-        return [folder for folder in above if _holds(folder, name)]
-    return [module.parent for folder in above for module in sorted(folder.glob(f"*/{name}.py")) if name]
+        return [folder for folder in _above(path) if _holds(folder, name)]
+    return [module.parent for folder in _above(path) for module in sorted(folder.glob(f"*/{name}.py")) if name]
+
+
+def _above(path: Path) -> list[Path]:
+    """The folders above that of a file in which what it imports is looked for."""
+    return list(path.parents)[1 : 1 + FOLDERS_ABOVE]
 
 
 def _holds(folder: Path, name: str) -> bool:

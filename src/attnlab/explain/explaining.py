@@ -238,7 +238,7 @@ def _before_runs(case: Case, before: KnownBefore) -> Answer:
     """The answer as far as it is known before anything is trained."""
     quantity = case.quantity
     examined = (one for each in before.known.values() for one in each.examined)
-    tokens = case.study.to_json()["content"]["rules"]["budget"].get("tokens")
+    tokens = case.study.rules.budget.get("tokens")
     steps = before.known[quantity.variant].setup.steps
     notes = (*case.notes, *([f"{tokens:,} tokens are {steps} steps of this task"] if tokens else []))
     return Answer(

@@ -10,7 +10,7 @@ from typing import Any
 
 from attnlab.core.files import write_bytes
 from attnlab.explain.answer import Answer
-from attnlab.explain.words import ended, interval, paragraph, what_next
+from attnlab.explain.words import ended, how_sure, interval, paragraph, what_next
 from attnlab.studies.report.html import rendered
 from attnlab.studies.report.markdown import table
 from attnlab.studies.report.style import FAINT, GRID, INK, MUTED, NORMAL, VERDICT_COLORS, Drawing, data_of, draw, label
@@ -167,10 +167,8 @@ def _again(answer: Answer) -> list[dict[str, str]]:
 
 def _further_off(answer: Answer) -> list[str]:
     """Causes without which runs came further off, and by how much."""
-    how = {
-        name: ", in one run" if one.runs == 1 else interval(answer.carried(one)) for name, one in answer.worse.items()
-    }
-    return [f"{name} (by {abs(one.mean):.3g}{how[name]})" for name, one in answer.worse.items()]
+    off = {name: -answer.carried(one) for name, one in answer.worse.items()}
+    return [f"{name} (by {by.mean:.3g}{how_sure(by)})" for name, by in off.items()]
 
 
 def _effects(when: str, effects: Mapping[str, Mapping[str, str]]) -> str:

@@ -248,8 +248,8 @@ def _nearest(answer: Answer) -> Iterator[str]:
     off = math.inf if answer.start is None else abs(answer.start.mean - answer.expected)
     if answer.nearest and not answer.shares and abs(answer.nearest[1].mean - answer.expected) < off:
         name, found = answer.nearest
-        once = ", in one run" if found.runs == 1 else interval(found)
-        yield f"Of all that was removed '{name}' came nearest to what was expected: {found.mean:.4g} without it{once}."
+        came = f"{found.mean:.4g} without it{how_sure(found)}"
+        yield f"Of all that was removed '{name}' came nearest to what was expected: {came}."
 
 
 def what_next(answer: Answer) -> str:
@@ -322,3 +322,8 @@ def _question_to_ask(answer: Answer) -> str:
 def interval(estimate: Estimate) -> str:
     """An interval in brackets; nothing where there is none."""
     return f" [{estimate.low:.4g}, {estimate.high:.4g}]" if math.isfinite(estimate.low) else ""
+
+
+def how_sure(estimate: Estimate) -> str:
+    """An interval in brackets, or that there was one run."""
+    return ", in one run" if estimate.runs == 1 else interval(estimate)

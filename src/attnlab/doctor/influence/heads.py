@@ -271,8 +271,6 @@ def _split(dependence: Dependence, attention: TapedAttention) -> Finding | None:
     _, count, q_len, k_len = attention.weights.shape
     if q_len < k_len and count * q_len == dependence.length:  # windows, which share keys with those beside them
         return None
-    if _are_chosen(dependence, attention.sources.values[0]):
-        return None
     pairing, sources = attention.sources.pairing, attention.sources
     found: dict[str, Rows | None] = {"values": rows_of_operand(dependence, sources.values, sources.value_places)}
     if pairing.queries is not None and pairing.query_places is not None:
@@ -280,7 +278,7 @@ def _split(dependence: Dependence, attention: TapedAttention) -> Finding | None:
     if pairing.keys is not None and pairing.key_places is not None:
         found["keys"] = rows_of_operand(dependence, pairing.keys, pairing.key_places)
     mixed = {name: rows for name, rows in found.items() if rows is not None and rows.mixed}
-    if not mixed:
+    if not mixed or _are_chosen(dependence, sources.values[0]):
         return None
     names = " and ".join(sorted(mixed))
     return TEXTS["split"].finding(_ID, _evidence(attention, *next(iter(mixed.items()))), {"names": names})

@@ -141,15 +141,15 @@ def _sharing(exam: Examination) -> Iterator[Finding]:
         return
     tape, pairs = exam.usual_tape, exam.convention.length**2
     for event in (one for one in tape.events if one.call in _LOOKUPS):
-        name = next((one for one in event.parameters if one in tape.learned), None)
-        tables = [table for table, own in zip(event.inputs, event.parameters, strict=True) if own == name]
+        sizes = {name: len(one) for one, name in zip(event.inputs, event.parameters, strict=True) if name and one.ndim}
+        table = next((name for name in sizes.keys() & tape.learned if sizes[name] == (2 * side - 1) ** 2), None)
         rows = next((one for one in event.inputs if one.dtype in (torch.int64, torch.int32)), None)
-        if name is None or rows is None or len(tables[0]) != (2 * side - 1) ** 2 or rows.numel() != pairs:
+        if table is None or rows is None or rows.numel() != pairs:
             continue
         read = len(rows.unique())
-        if 1 < read < len(tables[0]) / 2:
-            evidence = f"{pairs} pairs read {read} of its {len(tables[0])} rows, at the only length, "
-            yield TEXTS["shared in a plane"].finding(ID, f"{evidence}{exam.convention.length}", {"table": name})
+        if 1 < read < sizes[table] / 2:
+            evidence = f"{pairs} pairs read {read} of its {sizes[table]} rows, at the only length, "
+            yield TEXTS["shared in a plane"].finding(ID, f"{evidence}{exam.convention.length}", {"table": table})
             return
 
 

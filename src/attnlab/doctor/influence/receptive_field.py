@@ -10,11 +10,12 @@ from torch import nn
 from attnlab.doctor.examination import Examination, accepted_by
 from attnlab.doctor.findings import Finding, FindingText
 from attnlab.doctor.influence.influence import Field, fields
+from attnlab.strangers.calling.sources import AS_LONG
 from attnlab.strangers.said.topics import declared
 
 ID = "receptive-field"
 _NEARLY_ALL = 0.9  # strides leave out some at the end
-_LOOKED_AT = ("memory", "memory tokens", "another sequence", "points")
+_LOOKED_AT = ("memory", "memory tokens", AS_LONG, "points")
 _LUO = "Luo 2016, arXiv:1701.04128: receptive field of a stack of convolutions, 1 + layers * (width - 1)"
 _SEES = "{what} sees {count} of {length} positions"
 _ALONE = f"{_SEES}: no position sees another, so it cannot use context."

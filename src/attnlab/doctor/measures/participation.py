@@ -20,7 +20,7 @@ from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import BATCH, Examination
 from attnlab.doctor.influence.differences import relative_change
 from attnlab.strangers.calling.layouts import LAYOUTS
-from attnlab.strangers.calling.sources import OTHER_MEMORIES, Argument
+from attnlab.strangers.calling.sources import AS_LONG, OTHER_MEMORIES, Argument
 
 SHORTER = 7  # a second length: what is silent at one length only belongs to positions, not to heads
 MEMORIES = 2  # inputs on which a memory must not matter
@@ -249,7 +249,7 @@ def _disturbed(exam: Examination, names: Sequence[str], rows: Rows | None, seed:
 
 def influence_beside(exam: Examination, arguments: Sequence[Argument]) -> float:
     """How much the results change in either mode when some arguments alone are other sequences, relative to them."""
-    of_x = "another sequence" if exam.convention.takes == "embeddings" else "positions of each"  # tokens 0, 1, 2, ...
+    of_x = AS_LONG if exam.convention.takes == "embeddings" else "positions of each"  # tokens 0, 1, 2, ...
     others = {one: replace(one, source=OTHER_MEMORIES.get(one.source, of_x)) for one in arguments}
     arguments = tuple(others.get(one, one) for one in exam.convention.arguments)
     other = exam.relying_on(replace(exam.convention, arguments=arguments))

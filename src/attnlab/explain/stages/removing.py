@@ -134,7 +134,7 @@ class Removing:
         behind = quantity.worse_than_thought
         setups = {"before": self._with(self.applied)[behind], "after": self._with([*self.applied, one])[behind]}
         found = self.measuring.values(setups, quantity.metric)
-        before, after = (mean_of({s: v for s, v in found[when].items() if math.isfinite(v)}) for when in setups)
+        before, after = (mean_of(found[when]) for when in setups)
         return before is None or after is None or quantity.metric.improves(after.mean, before.mean)
 
     def _why_not(self, one: Removed) -> str:

@@ -185,4 +185,4 @@ def _all_of_memory(at: Situation, form: tuple[str, str]) -> Tensor:
     return ENCODINGS[encoding]((SHAPES if of_pairs else KEY_SHAPES)[shape](seen), at.dtype)
 
 
-SOURCES[ALL_OF_MEMORY] = _all_of_memory
+SOURCES[ALL_OF_MEMORY] = _all_of_memory  # told here, as what masks are made of is above sources

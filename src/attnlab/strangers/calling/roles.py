@@ -460,16 +460,9 @@ def _masks_to_give(parameters: Sequence[Parameter]) -> Iterator[set[str]]:
 def _together(choices: list[Choice]) -> Iterator[tuple[Argument | Masking | None, ...]]:
     """Every combination in which all masks speak alike."""
     for combination in itertools.islice(itertools.product(*choices), 4 * _MOST_PLANS):
-        encodings = {_encoding_of(each) for each in combination} - {LENGTHS}
+        encodings = {each.encoding for each in combination if each is not None} - {LENGTHS, ""}
         if len(encodings) <= 1:
             yield combination
-
-
-def _encoding_of(given: Argument | Masking | None) -> str:
-    """What the values of a mask mean; `LENGTHS` where nothing depends on it."""
-    if given is not None and given.__class__ is Argument and given.source == ALL_OF_MEMORY:
-        return given.value[0]
-    return getattr(given, "encoding", LENGTHS)
 
 
 def _choice(one: Parameter, index: int, *, d_head: int | None, vocab_size: int | None) -> Choice:

@@ -61,6 +61,11 @@ class Argument:
     value: Any = None  # what the source needs to know: a constant, a width, a number of tokens
 
     @property
+    def encoding(self) -> str:
+        """What the values of a mask mean; nothing where it is none."""
+        return self.value[0] if self.source == ALL_OF_MEMORY else ""
+
+    @property
     def in_words(self) -> str:
         """Its name, and what it is given where that is not the input."""
         own = f"{self.value}" if not isinstance(self.value, nn.Module) else f"{type(self.value).__name__}"
@@ -319,7 +324,7 @@ UNNAMED = (
     "kinds of pairs",
     "kinds of pairs of each",
     "one pair of numbers",
-    "another sequence",
+    AS_LONG,
     "points",
 )
 """Sources that no name of a parameter tells."""
@@ -345,7 +350,7 @@ IN_WORDS: dict[str, str] = {
     "memory tokens": "fixed memory tokens of length 7",
     "positions": "positions (length)",
     "positions of each": "positions (batch, length)",
-    "another sequence": "a fixed sequence of its own width and as long as the input",
+    AS_LONG: "a fixed sequence of its own width and as long as the input",
     "position vectors": "a vector for every position, (batch, length, d_model)",
     "points": "a vector for every position, of its own width, (batch, length, width)",
     "offset vectors": "a vector for every distance, (1, 2 length - 1, d_model)",

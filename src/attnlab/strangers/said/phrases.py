@@ -11,7 +11,7 @@ _NO_LINK = r"(?!(?:not|never|cannot|\w+n't|by|between|among|across)\b)"
 _NEAR = rf"(?:[^\w.;!?]+{_NO_LINK}\w+){{0,4}}?[^\w.;!?]+"
 """A few words in between, none of them "not", none that leads to another thing: shared across heads, heads are not."""
 _TAKEN_BACK = re.compile(
-    r"\b(not|no|never|unlike|isn't|doesn't|don't|aren't|cannot|can't|avoids?|than|instead of|rather than)( \w+){0,2} $",
+    r"\b(not|no|never|unlike|isn't|doesn't|don't|aren't|cannot|can't|avoids?|than|instead of)( \w+){0,2} $",
     re.IGNORECASE,
 )
 _SENTENCE = re.compile(r"(?<=[.;!?])(?<!et al\.)\s+|\n+")

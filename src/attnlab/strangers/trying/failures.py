@@ -13,12 +13,13 @@ from typing import Any, final
 from attnlab.core.errors import ModuleError
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.layouts import SPLIT
+from attnlab.strangers.calling.sources import AS_LONG
 from attnlab.strangers.calling.widths import MISFITS
 from attnlab.strangers.trying.guided import FOREIGN, WANTS_WHOLE_NUMBERS
 
 NUMBER = re.compile(r"(?<![\w.])\d{1,6}(?!\w|\.\d)", re.ASCII)
-_OF_ANY_WIDTH = {"x": ("another sequence",), "memory": ("memory", "another sequence")}
-_OWN_WIDTH = ("vector", "position vectors", "another sequence", "points", "vectors of pairs")
+_OF_ANY_WIDTH = {"x": (AS_LONG,), "memory": ("memory", AS_LONG)}
+_OWN_WIDTH = ("vector", "position vectors", AS_LONG, "points", "vectors of pairs")
 _MOST_NUMBERLESS = 60
 _MOST_FITTED = 60  # calls that are made anew with such a width
 MOST_WIDE = 1024

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from attnlab.core.errors import ModuleError
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.roles import Parameter
-from attnlab.strangers.calling.sources import Argument
+from attnlab.strangers.calling.sources import AS_LONG, Argument
 from attnlab.strangers.calling.widths import LENGTH, MISFITS
 from attnlab.strangers.loading.sizes import D_MODEL
 from attnlab.strangers.trying.trial import Trial
@@ -22,10 +22,10 @@ WANTS_WHOLE_NUMBERS = "'indices' to have one of the following scalar types"
 """What torch says of numbers with a fraction that are given to an embedding."""
 FOREIGN = re.compile(r"site-packages|[\\/]attnlab[\\/]")
 """Files of which no line says how far a person's module came."""
-_SEQUENCE, _PLACES, _ALL_OF_A_KIND = "another sequence", "positions of each", "segments"
-_OTHERWISE = (_SEQUENCE, _PLACES, "vector", "one number each", "numbers")
+_PLACES, _ALL_OF_A_KIND = "positions of each", "segments"
+_OTHERWISE = (AS_LONG, _PLACES, "vector", "one number each", "numbers")
 """What may be given to a parameter of which nothing is known, in turn."""
-_WIDE = (_SEQUENCE, "vector")
+_WIDE = (AS_LONG, "vector")
 _MOST_CHANGES = 30
 _NOT_GUIDED = ("mask", "key mask", "memory mask", "flag", "lengths")
 """Roles of parameters that are learned otherwise."""
@@ -55,15 +55,15 @@ def led_by_failures(
     if len(unknown) < 2 or any(one.role in _NOT_GUIDED for one in asked):
         return None
     given = {
-        one.name: Argument(one.name, _PLACES if one.role == "positions" else _SEQUENCE, value=D_MODEL) for one in asked
+        one.name: Argument(one.name, _PLACES if one.role == "positions" else AS_LONG, value=D_MODEL) for one in asked
     }
-    given[sequence] = Argument(sequence, _SEQUENCE, value=D_MODEL)
+    given[sequence] = Argument(sequence, AS_LONG, value=D_MODEL)
     for _ in range(_MOST_CHANGES):
         try:
             finish(_called(given, sequence))
         except ModuleError as error:
             other = None if error.__cause__ is None else _otherwise(given, error.__cause__, trial.module)
-            if other is None or (other.parameter == sequence and other.source != _SEQUENCE):
+            if other is None or (other.parameter == sequence and other.source != AS_LONG):
                 return None
             given[other.parameter] = other
         else:
@@ -80,7 +80,7 @@ def _called(given: Mapping[str, Argument], sequence: str) -> Convention:
 def _of_the_widest(
     given: Mapping[str, Argument], sequence: str, finish: Callable[[Convention], Convention]
 ) -> Convention:
-    widest = max((one for one in given.values() if one.source == _SEQUENCE), key=lambda one: one.value)
+    widest = max((one for one in given.values() if one.source == AS_LONG), key=lambda one: one.value)
     try:
         return finish(_called(given, widest.parameter))
     except ModuleError:

@@ -197,24 +197,25 @@ class OwnItems:
             return {}
         shares = {}
         for part, copied in self._found_among(MOST_COMPARED // MOST_HELD, _have_near_copies).items():
-            of_class = 0.0 if self._strata is None else max(self._copied_of_classes(part), default=0.0)
+            of_class = 0.0 if self._strata is None else max(self._copied_of_classes(part, copied), default=0.0)
             shares[part] = float(copied.mean()), of_class
         return shares
 
-    def _copied_of_classes(self, part: str) -> Iterator[float]:
-        """Yield for each class the fraction of its items in a part that have near copies among those of training.
+    def _copied_of_classes(self, part: str, copied: np.ndarray) -> Iterator[float]:
+        """Yield the fraction of a class's items in a part that have near copies among those of training.
 
-        They are nearer than is asked of all items, and fewer than half of their class: one class alone may well lie on
-        a line, or close together, where most items have neighbors that are nearer than others.
+        Only of classes most of whose items were found to have some at all. Those counted are nearer than is asked of
+        all items, and fewer than half of their class: one class alone may well lie on a line, or close together, where
+        most items have neighbors that are nearer than others.
         """
         train, held = self.parts["train"], self.parts[part]
         most = max(1, MOST_COMPARED // MOST_HELD // math.prod(train.inputs.shape[1:]))
         among, classes = train.pair(_evenly(len(train), most))
         looked_at, own = held.pair(_evenly(len(held), MOST_HELD))
         for one in np.unique(own):
-            items = looked_at[own == one]
-            if len(items) >= FEWEST_OF_CLASS:
-                copies = near_copies(items, among, farther=FARTHER_OF_CLASS)
+            found = copied[own == one]
+            if len(found) >= FEWEST_OF_CLASS and found.mean() >= SUSPICIOUS_NEAR:
+                copies = near_copies(looked_at[own == one], among, farther=FARTHER_OF_CLASS)
                 few = [0 < len(some) < (classes == one).sum() / 2 and (classes[some] == one).all() for some in copies]
                 yield float(np.mean(few))
 
