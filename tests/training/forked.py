@@ -59,6 +59,8 @@ def fork(rank: int, count: int, folder: Path, function: Any, arguments: list[Any
             store = dist.FileStore(str(folder / "store"), count)
             dist.init_process_group("gloo", store=store, rank=rank, world_size=count)
         (folder / str(rank)).write_text(json.dumps(function(*arguments)))
+        if count > 1:
+            dist.barrier()  # one that goes first cuts off those that still join a group of theirs
     except Exception:
         traceback.print_exc()
     finally:

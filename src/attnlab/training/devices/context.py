@@ -50,8 +50,8 @@ class ContextParallel(AbstractSpread):
     def __init__(self, model: nn.Module, ranks: AbstractRanks) -> None:
         self._model = model
         self.owner = copy.deepcopy(model)
-        group = dist.new_group()  # of its own, as gradients are exchanged at the same time
-        take_positions(self.owner, ranks.number, ranks.count, lambda x: _Gather.apply(x, group))
+        take_positions(self.owner, ranks.number, ranks.count, lambda x: _Gather.apply(x, self._group))
+        self._group = dist.new_group()  # of its own, as gradients are exchanged at the same time
         self._replicated = Replicated(self.owner, some_unused=False)
         self.called = self._replicated.called
         model.cpu()
