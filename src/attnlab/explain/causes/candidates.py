@@ -128,7 +128,8 @@ def _bugs(situations: Mapping[str, Known]) -> Iterator[Cause]:
             title, removed, change = _remedy(situation, one, finding)
             if change:
                 before = found.get(title, Cause(title, "bug", removed, {}))
-                told = [part for part in (before.evidence, finding["message"].rstrip(".")) if part]
+                message = f"{one.name.rpartition(':')[2]}: {finding['message'].rstrip('.')}"
+                told = [part for part in (before.evidence, message) if part]
                 changes, source = {**before.changes, name: {"model": change}}, before.source or finding["source"]
                 found[title] = replace(before, changes=changes, evidence="; ".join(dict.fromkeys(told)), source=source)
                 called.setdefault(title, set()).add(finding.get("called") or CALLED.get(finding["check"], title))
