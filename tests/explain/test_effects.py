@@ -156,10 +156,10 @@ class Curve:
         self.best, self.asked = best, []
 
     def of(self, setups, seeds):
-        assert seeds == [TUNING_SEED]
+        (seed,) = seeds
         self.asked += [setup.training["lr"] for setup in setups]
         value = {setup.name: abs(math.log(setup.training["lr"] / self.best)) for setup in setups}
-        return {name: {TUNING_SEED: Run({"val_loss": one})} for name, one in value.items()}
+        return {name: {seed: Run({"val_loss": one})} for name, one in value.items()}
 
 
 @pytest.mark.parametrize("best", [3e-4, 1e-3, 0.3, 1e-6])
@@ -174,6 +174,26 @@ def test_a_rate_is_searched_as_far_as_it_gets_better(best):
 def test_a_search_without_a_run_that_finished_leaves_the_rate():
     runs = SimpleNamespace(of=lambda setups, _: {one.name: {TUNING_SEED: Run({}, error="nan")} for one in setups})
     assert tuned(runs, Setup("mine", {}, {}, {"lr": 1e-3, "budget": {"steps": 1}}), LOSS) == 1e-3
+
+
+@pytest.mark.parametrize(
+    ("again", "found"),
+    [({1e-3: 0.1, 3e-3: 0.2}, 1e-3), ({1e-3: 0.9, 3e-3: 0.2}, 3e-3), ({1e-3: math.nan, 3e-3: 0.2}, 3e-3), ({}, 1e-3)],
+)
+def test_one_lucky_run_does_not_keep_the_rate_that_stood_there(again, found):
+    """The first runs have 0.1 at the person's own, which a second may give again, or not."""
+    first, asked = {1e-3: 0.1, 3e-3: 0.15, 3e-4: 0.8, 1e-2: 0.9}, []
+
+    def of(setups, seeds):
+        (seed,) = seeds
+        asked.append((seed, len(setups)))
+        scores = first if seed == TUNING_SEED else again
+        values = {one.name: scores.get(one.training["lr"], math.nan) for one in setups}
+        return {name: {seed: Run({"val_loss": value})} for name, value in values.items()}
+
+    setup = Setup("mine", {}, {}, {"lr": 1e-3, "budget": {"steps": 1}})
+    assert tuned(SimpleNamespace(of=of), setup, LOSS) == found
+    assert asked == [(TUNING_SEED, 5), (TUNING_SEED + 1, 2)], "the two that came nearest run once more"
 
 
 SHAPES = {"name": "shapes", "n_train": 40, "n_test": 10, "batch": 10}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from attnlab.core.contracts import Metric
 from attnlab.explain.trials.setups import Runs, Setup
@@ -21,11 +22,12 @@ MOST_ROUNDS = 4
 def tuned(runs: Runs, setup: Setup, metric: Metric, reported: str = "last", *, fraction: float = 1.0) -> float:
     """The learning rate of a set-up with the best validation metric, by one run each that is not judged.
 
-    It is the person's own where no run finished. Where runs make a fraction of the person's steps, they want a higher
-    rate: of higher ones those alone are tried that are more than so many times as high as runs are shorter.
+    It is the person's own where no run finished, and where it comes out best by a second run, too. Where runs make a
+    fraction of the person's steps, they want a higher rate: of higher ones those alone are tried that are more than so
+    many times as high as runs are shorter.
     """
     own = float(setup.training.get("lr", 1e-3))
-    best, scores = own, dict[float, float]()
+    best, scores, finished = own, dict[float, float](), dict[float, float]()
     wanted = [own * (factor if factor <= 1 else factor / fraction) for factor in FACTORS]
     for _ in range(MOST_ROUNDS):
         scores |= _scores(runs, setup, metric, wanted, reported)
@@ -33,20 +35,36 @@ def tuned(runs: Runs, setup: Setup, metric: Metric, reported: str = "last", *, f
         if not finished:  # as far down as it takes until a run finishes
             best, wanted = own, [min(scores) / DOWN**power for power in (1, 2, 3)]
             continue
-        best = (min if metric.better == "lower" else max)(finished, key=lambda rate: finished[rate])
+        best = _best(finished, metric)
         if best == min(scores):
             wanted = [best / FURTHER, best / FURTHER**2]
         elif best == max(scores):
             wanted = [best * FURTHER, best * FURTHER**2]
         else:
             break
-    return best
+    others = {rate: score for rate, score in finished.items() if rate != best}
+    if best != _rounded(own) or not others:  # the runs that are judged show what another rate is worth
+        return best
+    again = _scores(runs, setup, metric, [own, _best(others, metric)], reported, seed=TUNING_SEED + 1)
+    both = {rate: (scores[rate] + score) / 2 for rate, score in again.items() if math.isfinite(score)}
+    best = _best(both or {best: 0.0}, metric)
+    return own if best == _rounded(own) else best
 
 
-def _scores(runs: Runs, setup: Setup, metric: Metric, rates: list[float], reported: str) -> dict[float, float]:
+def _rounded(rate: float) -> float:
+    return float(f"{rate:.3g}")
+
+
+def _best(scores: Mapping[float, float], metric: Metric) -> float:
+    return (min if metric.better == "lower" else max)(scores, key=lambda rate: scores[rate])
+
+
+def _scores(
+    runs: Runs, setup: Setup, metric: Metric, rates: list[float], reported: str, *, seed: int = TUNING_SEED
+) -> dict[float, float]:
     """The metric at the end of one run for each rate."""
-    rates = [float(f"{rate:.3g}") for rate in rates]
+    rates = [_rounded(rate) for rate in rates]
     setups = {rate: Setup(f"{setup.name}, rate {rate:.3g}", setup.task, setup.model, {**setup.training, "lr": rate})
               for rate in rates}  # fmt: skip
-    found = runs.of(list(setups.values()), [TUNING_SEED])
-    return {rate: found[one.name][TUNING_SEED].value(metric, reported) for rate, one in setups.items()}
+    found = runs.of(list(setups.values()), [seed])
+    return {rate: found[one.name][seed].value(metric, reported) for rate, one in setups.items()}
