@@ -131,11 +131,16 @@ def test_hopeless_noise_is_said():
 
 
 @pytest.mark.parametrize(
-    ("better", "text"), [("lower", "at most 0.3 better and 0.5"), ("higher", "at most 0.5 better and 0.3")]
+    ("better", "times", "text"),
+    [
+        ("lower", 1, "at most 0.3 better and 0.5"),
+        ("higher", 1, "at most 0.5 better and 0.3"),
+        ("higher", 200, "at most 100 better and 60"),
+    ],
 )
-def test_what_is_undecided_says_which_differences_are_excluded(better, text):
+def test_what_is_undecided_says_which_differences_are_excluded(better, times, text):
     half = float(stats.t.ppf(0.975, 3)) * np.std(NOISE[:4], ddof=1) / 2
-    values = 0.1 + (NOISE[:4] - np.mean(NOISE[:4])) * 0.4 / half  # an interval of -0.3 to +0.5
+    values = times * (0.1 + (NOISE[:4] - np.mean(NOISE[:4])) * 0.4 / half)  # an interval of -0.3 to +0.5, times so many
     runs = {"base": dict.fromkeys(range(4), 0.0), "new": dict(enumerate(values))}
     metric = dataclasses.replace(LOSS, better=better)
     (one,) = verdicts(runs, [("new", "base")], metric=metric, smallest_effect=0.01, looks=fixed(4))

@@ -281,7 +281,7 @@ class _Judge:
         if self._word(replace(one, low=(one.low or 0.0) - less, high=(one.high or 0.0) + more)) == word:
             return "", False
         loser = {"better": draft.baseline, "worse": draft.variant}.get(word)
-        told = " and ".join(f"'{name}' {cost:.2g}" for name, cost in lost.items() if cost and loser in (name, None))
+        told = " and ".join(f"'{name}' {_short(cost)}" for name, cost in lost.items() if cost and loser in (name, None))
         return f"{word} as tuned, but luck in tuning may have cost {told}; more tune_seeds would narrow that", False
 
     def _lost(self, draft: Verdict) -> dict[str, float]:
@@ -321,7 +321,7 @@ class _Judge:
         needed = seeds_needed(one.sd or 0.0, effect, present=one.pairs, alpha=level) if effect > 0 else None
         if effect <= 0 and lost[loser]:
             reason = (
-                f"luck in tuning may have cost '{loser}' {lost[loser]:.2g}, so that no number of seeds would decide"
+                f"luck in tuning may have cost '{loser}' {_short(lost[loser])}, so that no number of seeds would decide"
             )
         elif needed is None:
             reason = "the seeds differ too much for any practical number of them to decide"
@@ -342,7 +342,7 @@ class _Judge:
         better, worse = (-(one.low or 0.0), one.high or 0.0)
         if self.metric.better == "higher":
             better, worse = worse, better
-        return f"at most {better:.2g} better and {worse:.2g} worse"
+        return f"at most {_short(better)} better and {_short(worse)} worse"
 
 
 _WITHOUT_SPREAD = (
@@ -366,3 +366,8 @@ def _too_few(one: Comparison) -> str:
     if one.pairs == 1:
         return "one seed shows nothing: only one was finished by both"
     return "no seed was finished by both"
+
+
+def _short(value: float) -> str:
+    """Two significant digits, as people write them: 100 and no 1e+02."""
+    return f"{float(f'{value:.2g}'):,g}"
