@@ -164,17 +164,29 @@ class Removing:
         matter = self._in_time({name: setups[name] for name in alone if name not in little}, alone)
         after = self._side_by_side(matter, self.measuring.seeds)
         found = little | effects(dict.fromkeys(matter, now), after, among=len(tried))
-        more = range(2 * len(self.measuring.seeds))
-        open_ones = [
-            n for n, one in found.items() if n in matter and not one.excludes_zero and one.mean / left > SEEMS_MUCH
-        ]
-        again = [setup for name in open_ones for setup in setups[name].values()]
-        if not open_ones or self.measuring.late([*again, *self._with(self.applied).values()], more):
+        wanting = {n: setups[n] for n, one in found.items()
+                   if n in matter and not one.excludes_zero and one.mean / left > SEEMS_MUCH}  # fmt: skip
+        more, open_ones = self._more_seeds(dict(sorted(wanting.items(), key=lambda one: -abs(found[one[0]].mean))))
+        if not open_ones:
             return found
         after |= self._side_by_side({name: setups[name] for name in open_ones}, more)
         now = self.measuring.quantity(self._with(self.applied), more)
         second = effects(dict.fromkeys(matter, now), after, among=len(tried))
         return found | {name: second[name] for name in open_ones if name in second}
+
+    def _more_seeds(self, setups: Mapping[str, Mapping[str, Setup]]) -> tuple[range, list[str]]:
+        """Twice the seeds, and how many causes from the first on there is time for; fewer seeds where for none."""
+        few = len(self.measuring.seeds)
+        for count in range(2 * few, few, -1):
+            kept, planned = list[str](), list(self._with(self.applied).values())
+            for name, without in setups.items():
+                planned += without.values()
+                if self.measuring.late(planned, range(count)):
+                    break
+                kept.append(name)
+            if kept:
+                return range(count), kept
+        return range(few), []
 
     def _in_time(
         self, setups: Mapping[str, Mapping[str, Setup]], alone: Mapping[str, Estimate]
