@@ -64,6 +64,7 @@ def test_a_comparison_is_read_with_its_nearest_unsurprising_value(said, words, e
     sign = 1 if case.quantity.variant == "one" else -1
     assert sign * case.quantity.seen == pytest.approx(0.2)
     assert case.quantity.expected == pytest.approx(expected)
+    assert case.quantity.one_sided != ("as good as" in words)
 
 
 def test_a_number_that_is_to_be_reached_is_read(said):

@@ -402,6 +402,21 @@ def around(value):
     return Estimate(value, value - 0.01, value + 0.01, 5)
 
 
+def test_one_variant_may_be_better_than_another_by_any_amount():
+    share = Share("untuned rate", "set-up", "the rate is searched", around(-0.4))
+    seen = ("case", "why?", "val_accuracy of 'mine' minus that of 'other'", "fraction", -0.14, 0.0, 1.0, 3)
+    wide = Estimate(-0.06, -0.2, 0.1, 3)
+    answer = Answer(*seen, behind=True, start=wide, noise=True, shares=(share,), end=around(0.34))
+    assert [replace(answer, one_sided=one).verdict for one in (False, True)] == ["noise", "set-up"]
+    nearly, hardly = (
+        replace(answer, one_sided=True, shares=(), end=wide, undecided={"rate": Estimate(-0.4, -0.8, high, 3)})
+        for high in (0.1, 0.3)
+    )
+    assert "'rate' may carry +0.4 [-0.1, 0.8], which 3 runs do not decide." in paragraph(nearly)
+    assert what_next(nearly).startswith("Decide whether 'rate' carries it")
+    assert [one.is_all_noise for one in (nearly, hardly, replace(nearly, one_sided=False))] == [False, True, True]
+
+
 @pytest.mark.parametrize(
     ("again", "steps", "verdict", "begins"),
     [

@@ -99,8 +99,8 @@ def folder(tmp_path_factory):
                 "training": COUNTING,
             },
         },
-        "rules": {"metric": "val_f1", "tune_by": "val_loss", "budget": {"steps": 80}, "seeds": 1},
-        "training": {"lr": 1e-2, "evaluate_every": 40},
+        "rules": {"metric": "val_f1", "tune_by": "val_loss", "budget": {"steps": 50}, "seeds": 1},
+        "training": {"lr": 1e-2, "evaluate_every": 25},
     }
     study["rules"]["smallest_effect"] = 1.0
     with pytest.MonkeyPatch.context() as patch:

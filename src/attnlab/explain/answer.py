@@ -30,6 +30,8 @@ OF_DATA = "what these data allow"
 """What the step is called that is of the data of a case, whatever the network."""
 SPOILING = frozenset({LEAKING, ANOTHER_SOURCE})
 """What makes numbers of held-out items tell nothing, however much."""
+NEARLY = 1 / 3
+"""Part of an amount by which its interval may reach beyond zero where it is nearly decided."""
 MOST = 2.0
 """Part of the distance above which no number is said: a short distance makes any large."""
 
@@ -102,6 +104,8 @@ class Answer:
         How far another draw of what is held out would move the number; 0 where nothing is drawn, or nothing says.
     behind : bool
         Whether what was seen is worse than what was expected.
+    one_sided : bool
+        Whether a variant was to be better, or worse, than another, however much.
     shares : tuple of Share
         What carries it.
     end : Estimate or None
@@ -167,6 +171,7 @@ class Answer:
     noise: bool | None = None
     draw: float = 0.0
     behind: bool = False
+    one_sided: bool = False
     shares: tuple[Share, ...] = ()
     end: Estimate | None = None
     without_effect: tuple[str, ...] = ()
@@ -232,9 +237,12 @@ class Answer:
         """Whether runs of the case cannot tell what was seen from what was expected, and no cause says more of it.
 
         A set-up or own code without which a number is far better than what was expected, or far worse where it was
-        expected to be worse, does so to any number, and tells nothing of the distance.
+        expected to be worse, does so to any number, and tells nothing of the distance; not of one variant that was to
+        be better than another, which is as expected however much it is, and open while that is nearly decided.
         """
         if self.usual is None or not self.noise or any(not self._is_of_any(one) for one in self.shares):
+            return False
+        if self.one_sided and any(map(self._is_nearly_decided, self.undecided.values())):
             return False
         off = self.expected - self.usual.mean
         end = self.usual.high if off > 0 else self.usual.low
@@ -242,8 +250,13 @@ class Answer:
 
     def _is_of_any(self, share: Share) -> bool:
         """Whether a cause changes any number by far more than there is to explain, and says nothing of this one."""
-        of_any = share.nature in ("set-up", OWN) and share.name not in SPOILING
+        of_any = share.nature in ("set-up", OWN) and share.name not in SPOILING and not self.one_sided
         return of_any and share.amount.mean * self.counts / self._farthest > MOST
+
+    def _is_nearly_decided(self, amount: Estimate) -> bool:
+        """Whether a cause seems to carry all there is to explain, with an interval of which little lies beyond zero."""
+        one = self.carried(amount)
+        return one.mean >= abs(self._farthest) and one.low > -NEARLY * one.mean
 
     @property
     def comes_of_data(self) -> Allowed | None:

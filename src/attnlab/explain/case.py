@@ -62,6 +62,7 @@ class Quantity:
     beside: str | None  # the variant that is subtracted; None for the metric itself
     seen: float  # what the person saw
     expected: float  # the value nearest to it that would not have surprised
+    one_sided: bool = False  # whether any number beyond that would not have surprised either
 
     @property
     def variants(self) -> tuple[str, ...]:
@@ -388,7 +389,7 @@ class _Reader:
         sign = -better if metric.better == "lower" else better
         nearest_to_seen = sign * max(size, sign * seen) if better else max(-size, min(size, seen))
         expected = nearest_to_seen + 0.0  # what is as expected needs no explanation; no minus before a 0
-        return Quantity(metric, variant, beside, seen, expected)
+        return Quantity(metric, variant, beside, seen, expected, one_sided=bool(better))
 
     def _number(self, text: str) -> float:
         try:

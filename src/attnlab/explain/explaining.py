@@ -244,7 +244,8 @@ def _before_runs(case: Case, before: KnownBefore) -> Answer:
     return Answer(
         case.study.name, case.study.question, quantity.words, quantity.metric.unit,
         quantity.seen, quantity.expected, 1.0, 0, behind=quantity.metric.improves(quantity.expected, quantity.seen),
-        impossible=before.impossible, allowed=allowed(case, before.known[quantity.variant].task),
+        one_sided=quantity.one_sided, impossible=before.impossible,
+        allowed=allowed(case, before.known[quantity.variant].task),
         alarms=before.alarms, memories=before.memories, effects=before.effects,
         examined=tuple({(one.name, str(one.errors)): one for one in examined}.values()),
         notes=notes, scale=case.scale, variants=quantity.variants,
