@@ -23,6 +23,7 @@ from attnlab.explain.page import waterfall_rows, write_answer
 from attnlab.explain.possible import Impossible
 from attnlab.explain.stages import knowing, suspecting
 from attnlab.explain.trials.effects import Estimate
+from attnlab.explain.trials.setups import Setup
 from attnlab.explain.words import paragraph, what_next
 from attnlab.studies.plan.plan import plan_study
 from attnlab.studies.run.executor import InProcess
@@ -443,7 +444,38 @@ def test_what_is_named_first_is_what_to_remove_next():
     assert [what_next(replace(answer, fraction=fraction)) for fraction in (1.0, 0.5)] == [mend, mend]
     chosen = replace(answer, shares=(replace(bug, nature="set-up"), steps))
     assert what_next(chosen).startswith("Remove 'wrong scale of the scores'")
-    assert "attnlab run adds them" in what_next(replace(answer, start=around(2.4), shares=(), end=around(2.4)))
+    lucky = replace(answer, start=around(2.4), shares=(), end=around(2.4))
+    assert what_next(lucky) == "Tell the mean of several runs, here 2.4 [2.39, 2.41], in place of one number."
+
+
+def test_of_noise_it_is_said_how_far_runs_scatter_and_how_much_variants_may_differ():
+    seen = ("case", "why?", "val_loss of 'one' minus that of 'other'", "nats/character", 0.3, 0.0, 1.0, 5)
+    again = tuple(
+        Again(name, "val_loss", 2.0, around(2.0), True, (1.8, high)) for name, high in (("one", 2.4), ("other", 1.9))
+    )
+    answer = Answer(*seen, again=again, start=around(0.005), noise=True, end=around(0.005), variants=("one", "other"))
+    assert "Single runs of 'one' gave val_loss from 1.8 to 2.4." in paragraph(answer)
+    assert "runs of 'other'" not in paragraph(answer), "they lie nearer together than what surprised"
+    assert what_next(answer) == "Compare means of several seeds: over these 5 runs they differ by 0.015 at most."
+    assert "attnlab run adds them" in what_next(replace(answer, start=Estimate(0.1, -0.4, 0.6, 5)))
+    once = Estimate(0.1, -math.inf, math.inf, 1)
+    assert what_next(replace(answer, start=once, end=once)).startswith("Run it with more seeds")
+
+
+def test_what_came_of_a_cause_that_was_removed_is_no_bug_beside_it(texts):
+    task = {"name": "char-lm", "text": str(texts / "chain.txt"), "context": 12, "batch": 16}
+    setup = Setup("mine", task, {"name": "decoder", "n_layers": 1, "d_model": 16}, {"budget": {"steps": 40}})
+    effects = {"mine": {"outputs that see nothing": "none is seen", "post-norm": "it is"}}
+    share = Share("dead rectifiers", "known effect", "they leak", around(0.8))
+    ended = {"mine": setup}
+    assert suspecting.gone(effects, (share,), ended, print) == ("outputs that see nothing",)
+    assert suspecting.gone(effects, (), ended, print) == ()
+    unmeasured = {"mine": replace(setup, model={"name": "decoder", "n_layers": 0})}
+    assert suspecting.gone(effects, (share,), unmeasured, print) == ()
+    seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 3.3, 2.5, 1.0, 5)
+    answer = Answer(*seen, start=around(3.3), noise=True, shares=(share,), end=around(2.5), effects=effects)
+    assert "a bug, whatever it carries here" in paragraph(answer)
+    assert "a bug, whatever it carries here" not in paragraph(replace(answer, gone=("outputs that see nothing",)))
 
 
 @pytest.mark.parametrize(("carried", "more"), [(0.5, False), (1.4, True)])

@@ -20,6 +20,7 @@ from attnlab.explain.case import Quantity, parse_case
 from attnlab.explain.causes.candidates import unequal
 from attnlab.explain.causes.cause import Cause, phase_of
 from attnlab.explain.causes.known import Known
+from attnlab.explain.causes.removals import more_steps
 from attnlab.explain.explaining import explain
 from attnlab.explain.page import document, page, waterfall_rows
 from attnlab.explain.possible import Allowed, Impossible, labels_allow
@@ -163,6 +164,31 @@ def test_a_cause_that_seems_much_and_is_not_decided_is_said_to_be_so():
     assert what_next(more) == what_next(answer)  # of what is not decided what seems to carry most
 
 
+def test_steps_are_made_more_as_long_as_that_helps_and_told_as_they_are():
+    measuring, by_steps = _Measured(), {40: 2.0, 160: 1.6, 640: 1.3, 2560: 1.29}
+    measuring.made = []
+
+    def quantity(setups, seeds=None):
+        measuring.made.append(setups["mine"].name)
+        return {seed: by_steps[setups["mine"].steps] + 0.001 * seed for seed in seeds or range(3)}
+
+    measuring.quantity = quantity
+    removing = Removing(measuring, {"mine": BASE}, None, lambda _: None)
+    cause = Cause("too few steps", "set-up", "4 times as many steps", {"mine": more_steps(BASE)}, grows=True)
+    removing.carry([cause])
+    (share,) = removing.shares
+    assert (share.removed, share.detail) == ("16 times as many steps", "mine: 640 steps instead of 40")
+    assert share.amount.mean == pytest.approx(0.7)
+    assert "mine, too few steps removed, too few steps removed again" in measuring.made
+
+
+def test_how_what_is_held_out_was_cut_is_told(monkeypatch):
+    monkeypatch.setitem(LOSS, "leaking split", 1.0)
+    removing = Removing(_Measured(), {"mine": BASE}, None, lambda _: None)
+    removing.carry([Cause("leaking split", "set-up", "it is clean", {"mine": {"task": {"split": "contiguous"}}})])
+    assert [share.detail for share in removing.shares] == ["mine: split: contiguous"]
+
+
 @pytest.mark.parametrize(
     ("most", "again", "last"),
     [(18, {"wavers", "wavers less"}, 5), (12, {"wavers"}, 5), (11, {"wavers"}, 4), (7, set(), 2)],
@@ -284,7 +310,8 @@ def test_one_run_with_all_steps_is_told_beside_shortened_ones():
 def test_where_runs_cannot_tell_seen_from_expected_all_of_it_is_noise(high, verdict):
     seen = ("case", "why?", "val_accuracy of 'one' minus that of 'other'", "fraction", -0.034, 0.0, 1.0, 10)
     gave, undecided = Estimate(-0.03, -0.06, high, 10), {"constant rate": around(-0.02)}
-    answer = Answer(*seen, start=gave, noise=True, end=replace(gave, mean=-0.04), undecided=undecided, minutes=3.0)
+    told = {"noise": True, "undecided": undecided, "minutes": 3.0, "variants": ("one", "other")}
+    answer = Answer(*seen, start=gave, end=replace(gave, mean=-0.04), **told)
     assert answer.verdict == verdict
     told, noise = paragraph(answer), verdict == "noise"
     assert ("these runs cannot tell one from the other" in told) == noise

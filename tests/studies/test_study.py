@@ -88,6 +88,11 @@ def test_a_variant_of_another_model_replaces_and_training_is_its_own():
     [
         ("  seeds: 3", "  sedes: 3", "line 10: unknown key 'sedes'; did you mean 'seeds'?"),
         ("question:", "qestion:", "line 1: unknown key 'qestion'; did you mean 'question'?"),
+        (
+            "question:",
+            "saw: {}\nexpected: {}\nquestion:",
+            "says what was seen and expected, as a case does: attnlab explain /",
+        ),
         ("  seeds: 3", "  seeds: 0", "line 10: rules.seeds: must be at least 1; got 0"),
         ("  seeds: 3", "  split: 3", "line 10: rules.split: must be {seed: per run}; got 3"),
         (

@@ -643,7 +643,7 @@ def test_rows_of_one_source_that_stand_together_are_told(sorted_by_class, save):
     pieces = sources * waves + 0.1 * draw.normal(size=(600, LENGTH))
     order = np.argsort(classes, kind="stable") if sorted_by_class else np.arange(600)
     labels = save("labels", classes[order])
-    said = "of the time a row is more like the one that stands behind it"
+    said = "of rows are more like the row after them"
     task = Classify(save("pieces", pieces[order]), labels)
     assert task.alike_beside > 0.75
     assert said in " ".join(task.alarms())

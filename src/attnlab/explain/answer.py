@@ -69,6 +69,7 @@ class Again:
     seen: float  # in its unit
     found: Estimate  # what runs gave
     within: bool | None  # whether what was seen lies within the noise of runs; None where nothing says
+    single: tuple[float, float] | None = None  # between which numbers single runs lie; None where there is one
 
 
 @final
@@ -141,6 +142,8 @@ class Answer:
         Whether a few items can be learned by heart.
     effects, brought : mapping
         By variant and known effect the evidence that it is at work before training, and after it in one run of each.
+    gone : tuple of str
+        Effects that are bugs wherever they are measured, and are not at work any more without what was removed.
     error : str
         Why runs of the set-up as it was did not finish.
     notes : tuple of str
@@ -191,6 +194,7 @@ class Answer:
     memories: tuple[Memory, ...] = ()
     effects: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     brought: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    gone: tuple[str, ...] = ()
     error: str = ""
     notes: tuple[str, ...] = ()
     variants: tuple[str, ...] = ()

@@ -230,6 +230,7 @@ class _Carrying:
             not_tried=tuple(dict.fromkeys([*of_length, *no_time, *unreached, *removing.not_tried])),
             alarms=(*self.before.alarms, *repeating.ended_early(measuring, known)), made=made,
             unmeasured=left, unshown=unshown, brought=brought, error=error,
+            gone=suspecting.gone(self.before.effects, removing.shares, removing.ended, tell),
             cured=tuple((one.name, one.nature) for one in cured), raised=start is None and removing.raised,
         )  # fmt: skip
 

@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from attnlab.explain.answer import HALF, NOT_IN_CASE, OF_DATA, Answer, Share
+from attnlab.explain.answer import HALF, NOT_IN_CASE, OF_DATA, Again, Answer, Share
 from attnlab.explain.causes.cause import ANOTHER_SOURCE, OWN
 from attnlab.explain.causes.own_code import Examined
-from attnlab.explain.causes.removals import CHANCE, REMOVALS
+from attnlab.explain.causes.removals import BUGS, CHANCE
 from attnlab.explain.trials.effects import Estimate
 
 SMALL = 0.1
 """Part of the distance below which nothing is said of what is left."""
 
-BUGS = frozenset(sign for one in REMOVALS if one.nature == "bug" for sign in one.signatures)
-"""Effects that are bugs wherever they are measured."""
 MOST_ALONE = 2
 """How many causes are told of that would have done by themselves."""
 WHOLLY = 0.995
@@ -124,6 +122,10 @@ def _again(answer: Answer) -> Iterator[str]:
         return
     else:
         yield f"{found}: {meaning[answer.noise]}."
+    for one in answer.again if answer.is_all_noise else ():
+        if one.single and one.single[1] - one.single[0] > abs(answer.distance) and _is_explained(answer, one):
+            lowest, highest = one.single
+            yield f"Single runs of '{one.variant}' gave {one.metric} from {lowest:.4g} to {highest:.4g}."
     outside = {f"{one.metric} of '{one.variant}'": one for one in answer.again if one.within is False}
     others = [
         f"{name} (seen {one.seen:.4g}, found {one.found.mean:.4g}{interval(one.found)})"
@@ -132,6 +134,11 @@ def _again(answer: Answer) -> Iterator[str]:
     ]
     if others:
         yield f"Outside the noise of runs are also: {'; '.join(others)}."
+
+
+def _is_explained(answer: Answer, one: Again) -> bool:
+    """Whether a number that was seen belongs to the one that is explained."""
+    return one.variant in answer.variants and answer.quantity.startswith(f"{one.metric} of ")
 
 
 def _otherwise(answer: Answer) -> str:
@@ -193,7 +200,7 @@ def _bugs(answer: Answer) -> Iterator[str]:
         if one.error:
             yield f"{one.name.rpartition(':')[2]} could not be examined: {one.error}."
     for variant, effects in answer.effects.items():
-        for name in effects.keys() & BUGS - {share.name for share in answer.shares}:
+        for name in effects.keys() & BUGS - {*answer.gone, *(share.name for share in answer.shares)}:
             yield f"Measured in '{variant}', a bug, whatever it carries here: {name}: {effects[name]}."
 
 
@@ -292,7 +299,7 @@ def _next_of_runs(answer: Answer, first: Share | None) -> str:
         text = f"Decide whether '{name}' carries it: --minutes {minutes} gives time for more runs."
     elif answer.verdict == "noise":
         few = answer.is_all_noise and answer.draw > abs(answer.distance)
-        text = MORE_HELD_OUT if few else "Compare with more seeds: attnlab run adds them until a difference is decided."
+        text = MORE_HELD_OUT if few else _of_noise(answer)
     elif first:
         again = "run it again" if len(answer.variants) < 2 else "compare again"
         text = f"Remove '{first.name}' ({_how_removed(first)}) and {again}, with three seeds and more."
@@ -302,6 +309,19 @@ def _next_of_runs(answer: Answer, first: Share | None) -> str:
     else:
         text = _question_to_ask(answer)
     return text
+
+
+def _of_noise(answer: Answer) -> str:
+    """What to do where what was seen is one of the numbers that runs give by chance."""
+    runs = answer.usual or answer.start
+    if runs is None or runs.runs == 1:
+        return "Run it with more seeds before anything is concluded from one."
+    most = max(abs(runs.low), abs(runs.high))
+    if len(answer.variants) < 2:
+        return f"Tell the mean of several runs, here {runs.mean:.4g}{interval(runs)}, in place of one number."
+    if most < abs(answer.seen):
+        return f"Compare means of several seeds: over these {runs.runs} runs they differ by {most:.2g} at most."
+    return "Compare with more seeds: attnlab run adds them until a difference is decided."
 
 
 def _question_to_ask(answer: Answer) -> str:
@@ -314,7 +334,7 @@ def _question_to_ask(answer: Answer) -> str:
     if answer.nearest:
         return (
             f"Ask how good an answer these data allow: nothing that was removed brings it near {answer.expected:.4g}. "
-            "Answer some held-out items yourself of which it is furthest off, and look whether they are labelled right."
+            "Answer some held-out items yourself of which it is furthest off, and look whether their targets are right."
         )
     return "Ask a smaller question: attnlab run with one part changed at a time."
 

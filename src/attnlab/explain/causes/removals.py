@@ -439,3 +439,5 @@ REMOVALS: tuple[Removal, ...] = (
     Removal("small model", "set-up", "the model is twice as wide", _wider, costs=2),
 )  # fmt: skip
 """What is tried of every case; bugs come from the doctor, and the rate is searched for each variant."""
+BUGS = frozenset(sign for one in REMOVALS if one.nature == "bug" for sign in one.signatures)
+"""Effects that are bugs wherever they are measured."""

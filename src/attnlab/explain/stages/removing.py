@@ -10,7 +10,7 @@ from typing import final
 from attnlab.core.contracts import Metric
 from attnlab.explain.answer import CARRIES, HALF, Share
 from attnlab.explain.causes.cause import OWN, PHASES, Cause, Change, phase_of
-from attnlab.explain.causes.removals import more_steps
+from attnlab.explain.causes.removals import MORE_STEPS, more_steps
 from attnlab.explain.trials.effects import Estimate, effects, mean_of
 from attnlab.explain.trials.measuring import Measuring
 from attnlab.explain.trials.rates import FACTORS, tuned
@@ -233,7 +233,7 @@ class Removing:
 
     def _remove_more(self, cause: Cause, before: Mapping[int, float]) -> None:
         """Remove more of a cause, as long as that helps and there is time."""
-        for _ in range(MOST_AGAIN):
+        for times in range(2, MOST_AGAIN + 2):
             now, left = self._with(self.applied), self._left()
             changes = {name: more_steps(setup) for name, setup in now.items()}
             longer = self._with([*self.applied, (cause, changes)])
@@ -245,7 +245,8 @@ class Removing:
                 return
             amount = effects({cause.name: before}, {cause.name: after})[cause.name]
             self.applied[-1] = (cause, changes)
-            self.shares[-1] = replace(self.shares[-1], amount=amount, detail=_chosen(changes, self.base))
+            words = {"removed": f"{MORE_STEPS**times} times as many steps", "detail": _chosen(changes, self.base)}
+            self.shares[-1] = replace(self.shares[-1], amount=amount, **words)
             self.tell(f"removed more of '{cause.name}': it carries {self._carried(amount):+.3g}")
 
     def _carried(self, amount: Estimate) -> float:
@@ -325,13 +326,14 @@ def without(base: Mapping[str, Setup], applied: Sequence[Removed]) -> dict[str, 
     changed = dict(base)
     for cause, changes in applied:
         for name, change in changes.items():
-            title = f"{changed[name].name}, {cause.name} removed"
+            before, gone = changed[name].name, f", {cause.name} removed"
+            title = f"{before}{f'{gone} again' if gone in before else gone}"
             changed[name] = replace(changed[name].changed(change), name=title)
     return changed
 
 
 def _chosen(changes: Mapping[str, Change], base: Mapping[str, Setup]) -> str:
-    """The rates and steps that were chosen for each variant, in words, and those that they stand in place of."""
+    """Settings that were chosen for each variant, in words, and the rates and steps that they stand in place of."""
     told = []
     for name, change in changes.items():
         training, before = change.get("training", {}), base[name].training
@@ -339,4 +341,6 @@ def _chosen(changes: Mapping[str, Change], base: Mapping[str, Setup]) -> str:
         told += [f"{name}: rate {training['lr']:.2g}{said}"] if "lr" in training else []
         budget = "budget" in training and training["budget"]["steps"]
         told += [f"{name}: {budget} steps instead of {base[name].steps}"] if budget else []
+        task = change.get("task", {})
+        told += [f"{name}: {key}: {str(task[key]).lower()}" for key in ("split", "drop_copies") if key in task]
     return "; ".join(told)

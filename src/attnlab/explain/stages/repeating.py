@@ -82,7 +82,9 @@ def seen_again(measuring: Measuring, known: Mapping[str, Known]) -> tuple[tuple[
                 within = None
                 if measuring.comparable:
                     within = within_noise([values], value, case.runs, error=error, draw=draw)
-                found.append(Again(name, metric, value, estimate, within))
+                finished = [one for one in values.values() if math.isfinite(one)]
+                single = (min(finished), max(finished)) if len(finished) > 1 else None
+                found.append(Again(name, metric, value, estimate, within, single))
     return tuple(found), errors[0] if errors else ""
 
 

@@ -12,11 +12,12 @@ from attnlab.explain.case import Case, Quantity
 from attnlab.explain.causes.candidates import candidates, replaced, unequal
 from attnlab.explain.causes.cause import GAINS, OVERFITTING, OWN, TINY_BATCH, TITLES, TOO_FEW_STEPS, Cause, Change
 from attnlab.explain.causes.known import Known, setups_of
-from attnlab.explain.causes.removals import AS_THEY_ARE, STILL
-from attnlab.explain.causes.signatures import give_the_same
+from attnlab.explain.causes.removals import AS_THEY_ARE, BUGS, STILL
+from attnlab.explain.causes.signatures import SIGNATURES, give_the_same
 from attnlab.explain.metrics import TRAIN_LOSS
 from attnlab.explain.stages.knowing import Tell, measured_of
 from attnlab.explain.trials.measuring import Measuring
+from attnlab.explain.trials.setups import Setup
 from attnlab.studies.define.study import merge, restore_study
 from attnlab.studies.plan.plan import Plan, plan_study
 
@@ -101,6 +102,18 @@ def _where_it_reaches(cause: Cause, known: Mapping[str, Known], tell: Tell) -> d
         scale = cause.name == TITLES["scale"]  # of which nothing else tells
         left = {name for name, one in fixed.items() if scale and give_the_same(base[name], one)}
     return {name: change for name, change in cause.changes.items() if name not in left}
+
+
+def gone(
+    effects: Mapping[str, Mapping[str, str]], shares: Sequence[Share], ended: Mapping[str, Setup], tell: Tell
+) -> tuple[str, ...]:
+    """Measured bugs that are not at work any more without what was removed: they came of it."""
+    open_still = {name for found in effects.values() for name in found} & BUGS - {share.name for share in shares}
+    if not shares or not open_still:
+        return ()
+    left = [measured_of(setup, tell) for setup in ended.values()]
+    signs = (sign for sign in SIGNATURES if sign.name in open_still)
+    return tuple(sign.name for sign in signs if all(left) and not any(map(sign.is_at_work, left)))
 
 
 def errors_left(

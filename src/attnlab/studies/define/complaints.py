@@ -34,6 +34,8 @@ def _place(raw: Mapping[str, Any], key: Sequence[Any], path: Path) -> str:
 def explain(error: pydantic.ValidationError, raw: Mapping[str, Any], path: Path) -> str:
     """All problems of a study, one a line, each with file and line."""
     lines = []
+    if {"saw", "expected"} <= raw.keys():
+        lines.append(f"{path} says what was seen and expected, as a case does: attnlab explain {path}")
     for problem in error.errors():
         where = _keys_on_path(raw, problem["loc"] or _subject(problem["msg"]))
         lines.append(f"{_place(raw, where, path)}: {_sentence(problem, where)}")

@@ -253,7 +253,7 @@ class OwnItems:
             if share >= SUSPICIOUS_OVERLAPPING
         )
         beside = (
-            f"{self.alike_beside:.0%} of the time a row is more like the one that stands behind it than like another: "
+            f"{self.alike_beside:.0%} of rows are more like the row after them than like another of the file: "
             "if pieces of one source (a person, a day) stand together, what is measured is partly memory of it; hold "
             "out whole sources (groups), or what comes last (split: contiguous)"
         )
