@@ -9,12 +9,14 @@ import pytest
 import torch
 from tests.doctor.bedside import HEADS, KEYS, Attention, D, examine, severities
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from attnlab.doctor.checks.dead_parts import check_dead_parts
 from attnlab.doctor.checks.determinism import check_determinism
 from attnlab.doctor.checks.norm_placement import check_norm_placement
 from attnlab.doctor.checks.residual import check_residual
 from attnlab.doctor.influence.heads import check_heads_mixed
+from attnlab.doctor.measures.participation import reached_behind_others
 from attnlab.strangers.calling.sources import Argument
 from attnlab.strangers.loading.mentions import use_of
 
@@ -581,6 +583,42 @@ class Runners(Attention):
 
 def test_features_of_one_runner_alone_leave_queries_and_keys_nothing_to_choose():
     assert found(Runners(), pooled=True) == []
+
+
+class OfImages(nn.Module):
+    """Attention among what is left of an image at a fourth of its height and width, pooled."""
+
+    def __init__(self, img_size=4):
+        super().__init__()
+        self.least = img_size
+        self.cut, self.attention = nn.Conv2d(3, D, 4, 4), Attention()
+
+    def forward(self, x):
+        assert x.size(-1) >= self.least
+        return self.attention(self.cut(x).flatten(2).mT).mean(1)
+
+
+@pytest.mark.parametrize("sizes", [{"img_size": 4}, {}])
+def test_an_image_of_which_one_patch_is_left_leaves_queries_and_keys_nothing_to_choose(sizes):
+    exam = examine(
+        OfImages(), lambda changes: OfImages(**changes), sizes,
+        pooled=True, layout="image", length=16, longest=16, any_length=False, d_in=3,
+    )  # fmt: skip
+    assert list(check_dead_parts(exam)) == []
+
+
+class SavingMemory(Attention):
+    """Activations are computed anew on the way back, which torch does only for inputs that have a gradient."""
+
+    def forward(self, x):
+        return checkpoint(super().forward, x, use_reentrant=True)
+
+
+def test_what_learns_behind_other_layers_alone_is_not_cut():
+    exam = examine(SavingMemory())
+    assert not {name for name, _ in exam.eval_module.named_parameters()} - reached_behind_others(exam) - {"qkv.bias"}
+    with pytest.raises(RuntimeError, match="use_reentrant"):  # what asks for the gradient of the input cannot be asked
+        list(check_dead_parts(exam))
 
 
 class Asked(nn.Module):

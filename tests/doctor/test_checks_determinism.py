@@ -194,6 +194,23 @@ def test_a_dropout_that_is_never_called_is_found():
     only(NeverCalled(), "error", "`drop`: p=0.3")
 
 
+class Recurrent(nn.Module):
+    def __init__(self, n_layers, *, beside=False):
+        super().__init__()
+        self.gru = nn.GRU(D, D, n_layers, dropout=0.4, batch_first=True)
+        self.beside = nn.Dropout(0.2) if beside else nn.Identity()
+
+    def forward(self, x):
+        return self.gru(x)[0]
+
+
+def test_dropout_between_the_layers_of_a_recurrence_with_one_is_a_matter_of_set_up():
+    told = {"arguments": {"dropout": 0.4}}
+    assert only(Recurrent(1), "warning", "between its layers, and it has one", **told).weighs == "set-up"
+    assert not found(Recurrent(2), **told)
+    only(Recurrent(1, beside=True), "error", "never acts.", **told)
+
+
 class NoRate(NeverCalled):
     """Has a dropout whose rate no argument sets."""
 

@@ -203,6 +203,18 @@ class Reversed(Base):
     split_v = split_k
 
 
+class Ranked(Base):
+    """The largest queries ask, one after the other, and what comes of them is laid where they stood."""
+
+    def forward(self, x):
+        q, k, v = self.split(self.q(x)), self.split(self.k(x)), self.split(self.v(x))
+        sample, head, _ = (torch.arange(size) for size in q.shape[:3])
+        place = (sample[:, None, None], head[:, None], q.norm(dim=-1).argsort(-1, descending=True))
+        answers, out = self.weights(self.scores(q[place], k)) @ v, v.cumsum(2)
+        out[place] = answers
+        return self.o(self.merge(out))
+
+
 class SummaryKeys(Base):
     """Keys and values are means of neighbours: fewer than positions."""
 
@@ -245,7 +257,7 @@ class AlwaysDropping(Base):
 
 RIGHT = (
     *(Base, Interleaved, Packed, Folded, Convolved, Shifted, Rectified, Reversed, SummaryKeys, Global, GroupedKeys),
-    *(OrderedForConvolution, DeadOutput, BatchStatistics, AlwaysDropping),
+    *(Ranked, OrderedForConvolution, DeadOutput, BatchStatistics, AlwaysDropping),
 )
 
 

@@ -120,3 +120,22 @@ def test_pooled_models_are_asked():
             return super().forward(tokens).mean(1)
 
     assert [finding.severity for finding in findings(Pooled(), pooled=True)] == ["info"]
+
+
+class Words(nn.Module):
+    def __init__(self, n_words=VOCAB, width=VOCAB, *, answers=False):
+        super().__init__()
+        self.embed, self.map = nn.Embedding(n_words, width), nn.Linear(width, n_words if answers else width)
+
+    def forward(self, tokens):
+        return self.map(self.embed(tokens)).tanh()
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_vectors_that_are_as_wide_as_the_vocabulary_by_chance_are_no_logits(answers):
+    sizes = {"n_words": VOCAB, "width": VOCAB}
+    exam = examine(
+        Words(answers=answers), lambda changes: Words(**(sizes | changes), answers=answers), sizes,
+        kind="model", takes="tokens", d_in=0, d_out=VOCAB, vocab_size=VOCAB, length=7,
+    )  # fmt: skip
+    assert len(list(check_initial_loss(exam))) == answers

@@ -215,3 +215,22 @@ def test_patient_is_not_trained():
 
 def test_an_output_whose_mean_over_positions_a_norm_takes_away_is_learned():
     assert severities(Wrapped(lambda output: nn.functional.instance_norm(output.mT).mT)) == []
+
+
+class Closing(nn.Module):
+    """A weight that is negative at the first start closes the last rectifier for every input."""
+
+    def __init__(self, weight=-1.0):
+        super().__init__()
+        self.weight, self.map = nn.Parameter(torch.full((1,), weight)), nn.Linear(D, D)
+
+    def forward(self, x):
+        return (self.weight * self.map(x).sigmoid()).relu()
+
+
+@pytest.mark.parametrize(("weight", "severity"), [(1.0, "warning"), (-1.0, "error")])
+def test_what_one_start_in_some_closes_is_a_warning(weight, severity):
+    exam = examine(Closing(), lambda _: Closing(weight), text="", d_in=D, d_out=D, length=LENGTH)
+    (finding,) = check_overfit(exam)
+    assert finding.severity == severity
+    assert ("not so at another start" in finding.evidence) is (severity == "warning")

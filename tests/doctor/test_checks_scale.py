@@ -100,6 +100,12 @@ def test_a_wrong_scale_is_an_error_that_names_it(written):
     assert "d_head ** -0.5" in found.remedy
 
 
+def test_the_width_is_named_where_its_root_is_the_size_of_a_head():
+    sizes = {"d_model": 64, "n_heads": 8}  # both would explain the factor, and only one that logits grow
+    (found,) = check_scale(examined(ByWidth, sizes=sizes, d_in=64, d_out=64))
+    assert BROKEN[ByWidth] in found.message
+
+
 class ScaledQueries(Base):
     def scores(self, q, k):
         return (q / self.d**0.5) @ k.mT

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from attnlab.doctor import doctor
-from attnlab.strangers.containment import OvertimeError, Traces, contained, time_limit, wake
+from attnlab.strangers.containment import CUDA, OF_BYTES, OvertimeError, Traces, contained, time_limit, wake
 
 
 def test_prints_are_kept_from_the_screen(capsys):
@@ -141,7 +141,7 @@ def test_in_another_thread_it_runs_without_a_limit():
 
 
 def test_what_names_cuda_is_left_where_it_is_or_made_on_the_cpu():
-    with contained(Traces(asked_for_cuda=True)):
+    with contained(Traces(lent={CUDA})):
         x = torch.ones(2, device="meta")
         kept = [x.cuda(), x.to("cuda"), x.to(device="cuda:0", dtype=torch.float64), nn.Linear(2, 2).cuda().weight]
         made = [torch.zeros(2, device="cuda"), torch.tensor([1.0], device=torch.device("cuda")).cuda(0)]
@@ -173,5 +173,39 @@ def test_a_module_that_names_cuda_is_examined_without_and_told_so(tmp_path):
 
 def test_a_kernel_of_cuda_that_is_asked_for_by_name_is_done_without():
     q = torch.ones(1, 1, 3, 4)
-    with contained(Traces(asked_for_cuda=True)), sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+    with contained(Traces(lent={CUDA})), sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
         assert nn.functional.scaled_dot_product_attention(q, q, q).shape == q.shape
+
+
+def test_masks_of_bytes_are_taken_as_true_and_false_where_that_is_lent():
+    x, hidden = torch.ones(3), torch.tensor([0, 1, 0], dtype=torch.uint8)
+    with contained(Traces(lent={OF_BYTES})):
+        given = [x.masked_fill(hidden, 0.0), x.masked_fill(mask=hidden, value=0.0), x.clone().masked_fill_(hidden, 0.0)]
+        chosen = torch.masked_select(x, hidden)
+    assert all(one.tolist() == [1.0, 0.0, 1.0] for one in given)
+    assert chosen.tolist() == [1.0]
+    with contained(Traces()), pytest.raises(RuntimeError):
+        x.masked_fill(hidden, 0.0)
+
+
+OF_AN_EARLIER_TORCH = """
+import torch
+from torch import nn
+
+class Mine(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.map, self.scale = nn.Linear(dim, dim), dim**-0.5
+    def forward(self, x):
+        blocked = torch.ones(x.size(1), x.size(1), device=x.device).triu(1).byte()
+        scores = self.map(x) @ x.mT * self.scale
+        return self.map(scores.masked_fill(blocked, float("-inf")).softmax(-1) @ x)
+"""
+
+
+def test_a_module_that_masks_with_bytes_is_examined_and_told_that_it_raises(tmp_path):
+    (tmp_path / "mine.py").write_text(OF_AN_EARLIER_TORCH)
+    diagnosis = doctor(f"{tmp_path}/mine.py:Mine")
+    assert [(one.check, one.severity) for one in diagnosis.errors] == [("mask-polarity", "error")], str(diagnosis)
+    assert "torch takes no more: it raises" in diagnosis.errors[0].message
+    assert diagnosis.assumptions["causal"].startswith("yes")

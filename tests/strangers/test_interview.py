@@ -13,10 +13,13 @@ import torch
 from torch import nn
 
 from attnlab.core.errors import ModuleError
+from attnlab.doctor import doctor
 from attnlab.strangers.calling.convention import Convention
+from attnlab.strangers.calling.sources import Argument
 from attnlab.strangers.loading.loading import load
 from attnlab.strangers.patient import Declared, Patient
 from attnlab.strangers.trying.interview import interview
+from attnlab.strangers.trying.trial import Trial, sight_of
 
 HEADER = "import math, torch\nimport torch as t\nimport torch.nn.functional as F\nfrom torch import nn\n\n"
 
@@ -449,3 +452,74 @@ def test_a_module_whose_train_returns_nothing_is_called():
             super().train(mode)
 
     assert interview(Patient("it", Silent(24, 24), None, {}, "", "")).d_out == 24
+
+
+SWITCHED = """
+import torch
+from torch import nn
+
+class CausalMixing(nn.Module):
+    def __init__(self, dim, {switch}):
+        super().__init__()
+        self.qk, self.v, self.switch = nn.Linear(dim, dim), nn.Linear(dim, dim), {value}
+
+    def forward(self, x):
+        q = self.qk(x)
+        scores = q @ x.mT
+        if self.switch:
+            scores = scores.masked_fill(torch.ones_like(scores).triu(1) > 0, float("-inf"))
+        return scores.softmax(-1) @ self.v(x)
+"""
+
+
+@pytest.mark.parametrize(
+    ("switch", "value", "expected"),
+    [
+        ("of_decoder: bool", "of_decoder", (False, "its argument of_decoder=False")),
+        ("of_decoder: bool", "False", (True, "its name")),  # no argument of its makes it causal
+        ("of_decoder: bool", "not of_decoder", (True, "its name")),
+    ],
+)
+def test_what_a_name_says_is_said_of_the_case_in_which_an_argument_is_on(tmp_path, switch, value, expected):
+    convention = asked(tmp_path, SWITCHED.format(switch=switch, value=value), "CausalMixing")
+    assert (convention.causal, convention.causal_by) == expected
+
+
+class OfRows(nn.Module):
+    """Attention within the 16 rows of an image, laid one behind the other."""
+
+    def forward(self, x):
+        rows = x.unflatten(1, (16, 24))
+        return ((rows @ rows.mT).softmax(-1) @ rows).flatten(1, 2)
+
+
+def test_rows_of_an_image_that_see_themselves_alone_are_not_causal():
+    alone = Convention("layer", "embeddings", 8, 8, length=16 * 24, arguments=(Argument("x", "x", by_name=False),))
+    assert sight_of(Trial(OfRows()), alone) == "all"
+
+
+LEARNED_FROM_THE_FIRST_BATCH = """
+import torch
+from torch import nn
+
+class Mine(nn.Module):
+    def __init__(self, dim):
+        super().__init__()
+        self.size, self.map = nn.Parameter(torch.empty(dim)), nn.Linear(dim, dim)
+        self.register_buffer("begun", torch.zeros(1))
+
+    def forward(self, x):
+        if {condition}:
+            self.size.data.copy_(x.abs().mean((0, 1)))
+            self.begun.fill_(1)
+        return x + self.map(x / self.size)
+"""
+
+
+@pytest.mark.parametrize("condition", ["self.training and self.begun == 0", "False"])
+def test_what_a_first_call_in_training_mode_fills_is_initialized(tmp_path, condition):
+    (tmp_path / "mine.py").write_text(LEARNED_FROM_THE_FIRST_BATCH.format(condition=condition))
+    diagnosis = doctor(f"{tmp_path}/mine.py:Mine")
+    told = [error.message for error in diagnosis.errors if "never initialized" in error.message]
+    assert len(told) == (condition == "False")
+    assert ("started by a call" in diagnosis.assumptions["sizes"]) is not bool(told)

@@ -344,6 +344,62 @@ def test_a_library_that_is_missing_matters_only_to_what_needs_it(tmp_path):
         importlib.import_module("not_here")
 
 
+@pytest.mark.parametrize("bases", ["Base", "Keeps, nn.Module"])
+def test_what_the_class_above_of_a_missing_library_does_for_its_effect_is_left_out(tmp_path, bases):
+    text = (
+        f"from not_here import Base, Keeps\n\nclass Mine({bases}):\n    def __init__(self, dim):\n"
+        "        super().__init__()\n        self.keep_arguments()\n        self.map = nn.Linear(dim, dim)\n\n"
+        "    def forward(self, x):\n        self.note('here', x)\n        return self.map(x)\n\n"
+        f"class Needs({bases}):\n    def __init__(self, dim):\n"
+        "        super().__init__()\n        self.map = nn.Linear(dim, self.kept())\n"
+    )
+    path = file(tmp_path, text)
+    assert interview(load(f"{path}:Mine")).d_out == 64
+    with pytest.raises(ModuleError, match="'Needs' object has no attribute 'kept'"):
+        load(f"{path}:Needs")
+
+
+@pytest.mark.parametrize("wanted", ["img_size=256", "img_size"])
+def test_images_that_were_made_too_small_are_made_wider(tmp_path, wanted):
+    text = (
+        f"class Mine(nn.Module):\n    def __init__(self, {wanted}):\n        super().__init__()\n"
+        "        self.deep, self.least = nn.Conv2d(3, 8, 32, 32), img_size\n\n"
+        "    def forward(self, x):\n        assert x.size(-1) == self.least and x.size(-1) > 32\n"
+        "        return self.deep(x).mean((2, 3))\n\n"
+        "def build():\n    return Mine(img_size=224)\n"
+    )
+    built = {patient.arguments["img_size"]: patient for patient in ways_to_load(f"{file(tmp_path, text)}:Mine")}
+    assert min(built) <= 32
+    assert interview(built[64]).length == 64**2
+
+
+def test_a_layer_that_torch_has_under_its_name_is_built(tmp_path):
+    text = (
+        "import copy\n\nclass Mine(nn.Module):\n    def __init__(self, decoder_layer, num_layers):\n"
+        "        super().__init__()\n"
+        "        self.layers = nn.ModuleList(copy.deepcopy(decoder_layer) for _ in range(num_layers))\n"
+    )
+    patient = load(f"{file(tmp_path, text)}:Mine")
+    assert [type(layer) for layer in patient.module.layers] == [nn.TransformerDecoderLayer] * 2
+
+
+def test_a_method_that_sets_what_is_used_is_called_after_the_constructor(tmp_path):
+    text = (
+        "class Mine(nn.Module):\n    def __init__(self, dim):\n        super().__init__()\n"
+        "        self.dim, self.map = dim, nn.Linear(dim, dim)\n\n"
+        "    def of(self, dim):\n        self.head = nn.Linear(dim, dim)\n\n"
+        "    def finish(self, bias=False):\n        self.head = nn.Linear(self.dim, 7, bias=bias)\n\n"
+        "    def forward(self, x):\n        return self.head(self.map(x))\n"
+    )
+    ways = ways_to_load(f"{file(tmp_path, text)}:Mine")
+    first = next(ways)
+    with pytest.raises(ModuleError) as raised:
+        interview(first)
+    second = ways.send(raised.value)
+    assert interview(second).d_out == 7
+    assert "finish() of Mine called, as it sets what is used" in second.notes
+
+
 def test_a_class_above_of_a_missing_library_is_taken_for_a_module(tmp_path):
     text = (
         "from not_here import Base\n\n"

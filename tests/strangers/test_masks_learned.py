@@ -360,3 +360,24 @@ def test_numbers_that_hide_nothing_are_no_lengths_unless_they_are_called_so(hide
     convention = interview(Patient("it", OfNumbers(hides), None, {}, "", ""))
     assert [mask.encoding for mask in convention.masks] == [LENGTHS] * bool(hides)
     assert ("t=the length for every sequence" in convention.in_words) is not bool(hides)
+
+
+UNSCALED = """
+import torch
+from torch import nn
+
+class Mine(nn.Module):
+    def __init__(self, width=128):
+        super().__init__()
+        self.out = nn.Linear(width, width)
+
+    def forward(self, q, k, v, mask):
+        scores = (q @ k.mT).masked_fill(mask, -1e9)
+        return self.out(scores.softmax(-1) @ v)
+"""
+
+
+def test_a_mask_over_scores_so_large_that_each_position_sees_one_other_is_understood(tmp_path):
+    mask = asked(tmp_path, UNSCALED).pair_mask
+    assert mask is not None
+    assert (mask.encoding, mask.obeyed) == ("bool, True = blocked", True)

@@ -11,6 +11,7 @@ import importlib
 import importlib.abc
 import importlib.machinery
 import importlib.util
+import inspect
 import os
 import re
 import sys
@@ -219,8 +220,9 @@ class _Missing:
         return arguments[0] if decorates else _Missing(self._lacks, made=True)
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
-        unknown = {"lacks": self._lacks, "__init__": _begin}
-        return (_Unknown("Unknown", tuple(BASES), unknown),) if len(bases) == 1 else ()
+        unknown = {"lacks": self._lacks, "__init__": _begin, "__getattr__": _lend}
+        beside = (type("Unknown", (), {"__getattr__": _lend}),) if BASES else ()
+        return (_Unknown("Unknown", tuple(BASES), unknown),) if len(bases) == 1 else beside
 
     def __instancecheck__(self, _thing: Any) -> bool:
         return False
@@ -251,6 +253,29 @@ def _begin(self: Any, *_: Any, **__: Any) -> None:
     """Begin an instance of an unknown class, whatever it is given."""
     for base in BASES:
         base.__init__(self)
+
+
+def _lend(self: Any, word: str) -> Any:
+    """What an instance of an unknown class lacks: what is called for its effect alone does nothing."""
+    for base in BASES:
+        with contextlib.suppress(AttributeError):
+            return base.__getattr__(self, word)
+    if any(re.search(rf"^\s*self\.{word}\(", _text_of(kind), re.MULTILINE) for kind in type(self).__mro__):
+        return _do_nothing
+    raise AttributeError(f"'{type(self).__name__}' object has no attribute '{word}'")
+
+
+@functools.lru_cache(maxsize=64)
+def _text_of(kind: type) -> str:
+    """The source of a class of a person's own, nothing of any other."""
+    try:
+        return inspect.getsource(kind) if is_own(kind.__module__) else ""
+    except (OSError, TypeError):
+        return ""
+
+
+def _do_nothing(*_: Any, **__: Any) -> None:
+    """Stand for what is called for its effect."""
 
 
 @final

@@ -21,10 +21,20 @@ from attnlab.doctor.findings import NOT_EXAMINED, Diagnosis, Finding, FindingTex
 from attnlab.doctor.text_study import text_study
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.layouts import LAYOUTS
-from attnlab.strangers.containment import OvertimeError, Traces, asks_for_cuda, contained, seed_all, time_limit
+from attnlab.strangers.containment import (
+    CUDA,
+    OF_BYTES,
+    OvertimeError,
+    Traces,
+    asked_for,
+    contained,
+    seed_all,
+    time_limit,
+)
 from attnlab.strangers.loading.loading import ways_to_load
 from attnlab.strangers.patient import Declared, Patient
 from attnlab.strangers.trying.interview import interview
+from attnlab.strangers.trying.starting import started_by_a_call
 
 LOADING_S = 60.0  # a file may import large libraries
 INTERVIEW_S = 30.0  # some hundred calls
@@ -176,17 +186,17 @@ def _import_what_is_lazy() -> None:
 def _met(
     traces: Traces, target: Target, arguments: Mapping[str, Any] | None, declared: Declared
 ) -> tuple[Patient, Convention]:
-    """The first patient that can be called, of the ways to build it, and how; with the CPU where CUDA is named."""
-    try:
-        return _met_here(traces, target, arguments, declared)
-    except AttnlabError as error:
-        if traces.asked_for_cuda or not (asks_for_cuda(error) or _names_cuda(target)):
-            raise
-        traces.asked_for_cuda = True
+    """The first patient that can be called, of the ways to build it, and how; with what it lacks lent to it."""
+    first: AttnlabError | None = None
+    while True:
         try:
             return _met_here(traces, target, arguments, declared)
-        except AttnlabError as later:
-            raise (later if asks_for_cuda(error) else error) from later.__cause__
+        except AttnlabError as error:
+            wanted = asked_for(error) or (CUDA if _names_cuda(target) else None)
+            if wanted is None or wanted in traces.lent:
+                raise (first or error) from error.__cause__
+            first = first or (None if asked_for(error) else error)
+            traces.lent.add(wanted)
 
 
 def _names_cuda(target: Target) -> bool:
@@ -198,14 +208,14 @@ def _names_cuda(target: Target) -> bool:
 def _met_here(
     traces: Traces, target: Target, arguments: Mapping[str, Any] | None, declared: Declared
 ) -> tuple[Patient, Convention]:
-    """The same with CUDA or without."""
+    """The same with what is lent so far."""
     ways = ways_to_load(target, arguments, causal=declared.causal)
     failures: list[ModuleError] = []
     started_s = time.process_time()
     while loaded := _contain(traces, LOADING_S, "loading it", lambda: _next(ways, failures[-1] if failures else None)):
         patient = replace(loaded, declared=declared)
         try:
-            return patient, _contain(traces, INTERVIEW_S, "the first calls", functools.partial(interview, patient))
+            return _contain(traces, INTERVIEW_S, "the first calls", functools.partial(_interviewed, patient))
         except ModuleError as error:
             notes = "".join(f"; {note}" for note in loaded.notes)
             failures.append(ModuleError(f"{error}{notes}"))
@@ -213,6 +223,13 @@ def _met_here(
         if time.process_time() - started_s > WAYS_S:
             break
     raise failures[0]
+
+
+def _interviewed(patient: Patient) -> tuple[Patient, Convention]:
+    """A patient and how it is called, started by a call where that fills its parameters."""
+    convention = interview(patient)
+    started = started_by_a_call(patient, convention) if patient.uninitialized else patient
+    return started, convention if started is patient else interview(started)
 
 
 def _next(ways: Generator[Patient, BaseException | None, None], failed: ModuleError | None) -> Patient | None:
@@ -339,7 +356,7 @@ def _not_examined(name: str, why: str, evidence: str) -> Finding:
 
 def _side_effects(traces: Traces) -> Iterator[Finding]:
     """What the module changed for everybody, and what it needs of the machine."""
-    if traces.asked_for_cuda:
+    if CUDA in traces.lent:
         yield Finding(
             "dtype-device",
             "warning",
@@ -348,6 +365,15 @@ def _side_effects(traces: Traces) -> Iterator[Finding]:
             "make tensors with device=x.device, register constants as buffers, and let the caller move the module",
             "PyTorch documentation, CUDA semantics, Best practices, Device-agnostic code",
             nature="set-up",
+        )
+    if OF_BYTES in traces.lent:
+        yield Finding(
+            "mask-polarity",
+            "error",
+            "it hides by a mask of bytes, which torch takes no more: it raises.",
+            "masked_fill with a mask of uint8; for this examination it was taken as True and False",
+            "make masks of bool: mask.bool(), dtype=torch.bool, or a comparison in place of .byte()",
+            "PyTorch documentation, torch.Tensor.masked_fill_: mask (BoolTensor)",
         )
     if traces.changed:
         yield Finding(

@@ -21,10 +21,13 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
+CUDA, OF_BYTES = "CUDA", "masks of bytes"
+
 _SEED = 20  # any
 _NEXT_TO_ZERO = 1e-4  # as gains of residual branches start
 _BUSY = 5.0  # times as long on the clock as computing alone takes, on a machine with much else to do
 _OF_CUDA = re.compile(r"CUDA|cuda:\d|NVIDIA|No viable backend")  # what torch says without it, or beside the CPU
+_OF_BYTES = re.compile(r"only supports boolean masks, but got .* unsigned char|expected BoolTensor for mask")
 _AGAIN_S = 1.0  # a module that swallows the first interruption gets another one every second
 
 
@@ -59,7 +62,8 @@ class Traces:
     printed: io.StringIO = field(default_factory=io.StringIO)  # what it wrote to standard output and standard error
     changed: list[str] = field(default_factory=list)
     """Global settings that it changed, in words with the value; they were put back."""
-    asked_for_cuda: bool = False  # whether it needs CUDA by name; then it is run as if the CPU had been named
+    lent: set[str] = field(default_factory=set)
+    """What it does not run without and is run as if it were there: `CUDA`, for which the CPU stands, or `OF_BYTES`."""
 
 
 @contextlib.contextmanager
@@ -71,7 +75,8 @@ def contained(traces: Traces) -> Iterator[None]:
         contextlib.redirect_stderr(traces.printed),
         warnings.catch_warnings(),
         random_states_kept(),
-        _CpuForCuda() if traces.asked_for_cuda else contextlib.nullcontext(),
+        _CpuForCuda() if CUDA in traces.lent else contextlib.nullcontext(),
+        _BoolForBytes() if OF_BYTES in traces.lent else contextlib.nullcontext(),
     ):
         warnings.simplefilter("ignore")
         try:
@@ -80,9 +85,29 @@ def contained(traces: Traces) -> Iterator[None]:
             _put_back(before, traces)
 
 
-def asks_for_cuda(error: BaseException | None) -> bool:
-    """Whether an exception, or what caused it, came of CUDA being named where everything is on the CPU."""
-    return error is not None and (bool(_OF_CUDA.search(str(error))) or asks_for_cuda(error.__cause__))
+def asked_for(error: BaseException | None) -> str | None:
+    """What an exception, or what caused it, says is lacking that can be lent: see `Traces`."""
+    if error is None:
+        return None
+    wanted = (name for name, told in ((CUDA, _OF_CUDA), (OF_BYTES, _OF_BYTES)) if told.search(str(error)))
+    return next(wanted, None) or asked_for(error.__cause__)
+
+
+@final
+class _BoolForBytes(TorchFunctionMode):
+    """Take masks of bytes as True and False, as torch did before it wanted those."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        named = dict(kwargs or {})
+        if getattr(func, "__name__", "").rstrip("_") in ("masked_fill", "masked_select"):
+            args = (*args[:1], *map(_as_bool, args[1:2]), *args[2:])
+            named |= {name: _as_bool(value) for name, value in named.items() if name == "mask"}
+        return func(*args, **named)
+
+
+def _as_bool(mask: Any) -> Any:
+    return mask.bool() if isinstance(mask, Tensor) and mask.dtype == torch.uint8 else mask
 
 
 @final

@@ -30,6 +30,7 @@ from attnlab.doctor.measures.participation import (
     held_at_zero,
     influence,
     influence_beside,
+    reached_behind_others,
     survey,
     wrong_slopes,
 )
@@ -305,6 +306,8 @@ def _silent(exam: Examination, seen: Survey) -> Iterator[Finding]:
     changes = {name: influence(exam, [name]) if moves else 0.0 for name in suspects}
     cut = [name for name in suspects if changes[name] > exam.tolerance]
     beside = {_owner(name) for name in cut}
+    reached = reached_behind_others(exam) if cut else set()
+    cut = [name for name in cut if name not in reached]
     dead = [name for name in suspects if changes[name] <= exam.tolerance and _owner(name) not in beside]
     norms = {norm.name for norm in unused_norms(exam, norms_of(exam))} if dead else set()  # `norm-placement` says so
     dead = [name for name in dead if _owner(name) not in norms]

@@ -68,6 +68,13 @@ TEXTS: Mapping[str, FindingText] = {
         "call the dropout in forward, with `training=self.training` where it is the functional one",
         _SOURCE,
     ),
+    "between layers": FindingText(
+        "warning",
+        "dropout is asked for ({asked}) and never acts: that of a recurrence acts between its layers, and it has one.",
+        "build more than one layer, or put nn.Dropout behind the recurrence",
+        "PyTorch documentation, nn.GRU and nn.LSTM, `dropout`",
+        "set-up",
+    ),
     "idle dropout": FindingText(
         "warning",
         "Dropout that never acts: {names}.",
@@ -142,6 +149,8 @@ def _dropout_acts(exam: Examination) -> Iterator[Finding]:
         if _rates_are_its_own(exam):
             names = _quoted(name for name, _ in _dropouts(module))
             finding = TEXTS["idle dropout"].finding(ID, f"{evidence}; no argument sets its rate", {"names": names})
+        elif not any(_dropouts(module)) and any(_has_one_layer(part) for part in module.modules()):
+            finding = TEXTS["between layers"].finding(ID, evidence, {"asked": asked})
         yield from exam.as_set([finding], r"\w*drop\w*=False")
     elif idle := _idle_dropouts(exam):
         evidence = "in training mode it is not called, and another rate of it changes nothing; other dropout acts"
@@ -200,6 +209,11 @@ def _dropouts(module: nn.Module) -> Iterator[tuple[str, nn.modules.dropout._Drop
     for name, part in module.named_modules():
         if isinstance(part, nn.modules.dropout._DropoutNd) and 0 < part.p < 1:
             yield name, part
+
+
+def _has_one_layer(part: nn.Module) -> bool:
+    """Whether a part is a recurrence whose dropout would act behind each layer but the last."""
+    return isinstance(part, nn.RNNBase) and part.dropout > 0 and part.num_layers == 1
 
 
 def _idle_dropouts(exam: Examination) -> list[str]:

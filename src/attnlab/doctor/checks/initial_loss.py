@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterator, Mapping
 
@@ -51,7 +52,21 @@ TEXTS: Mapping[str, FindingText] = {
 def gives_logits(exam: Examination) -> bool:
     """Whether a patient maps tokens to one number per token of the vocabulary."""
     convention = exam.convention
-    return convention.kind == "model" and convention.takes == "tokens" and convention.d_out == convention.vocab_size
+    fits = convention.kind == "model" and convention.takes == "tokens" and convention.d_out == convention.vocab_size
+    return fits and not _is_as_wide_by_chance(exam)
+
+
+def _is_as_wide_by_chance(exam: Examination) -> bool:
+    """Whether the output stays as wide with another vocabulary: sizes of the constructor were chosen alike."""
+    size = exam.convention.vocab_size or 0
+    alike = [name for name, value in exam.patient.arguments.items() if type(value) is int and value == size]
+    for name in alike if len(alike) > 1 else ():
+        other = exam.another({name: size + 1})
+        tables = [] if other is None else [part for part in other.modules() if isinstance(part, nn.Embedding)]
+        if any(table.num_embeddings == size + 1 for table in tables):
+            with contextlib.suppress(ModuleError):
+                return exam.run(exam.inputs(), module=other).size(-1) == size
+    return False
 
 
 def check_initial_loss(exam: Examination) -> Iterator[Finding]:

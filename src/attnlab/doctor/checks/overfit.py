@@ -26,6 +26,7 @@ UNMOVED = 0.99  # of the first loss: nothing was learned
 HARDLY = 0.8  # of the loss of always giving the same answer
 LIMIT_S = 2.0  # of computing, for all steps; what was reached by then counts
 FLAT = 1e-7  # of the output's size: the items look the same to it
+_STARTS = 6  # what closes by chance in two of three stays closed at all in one of nine
 _SHARE_OF_WEIGHTS = 0.03  # of the smallest weights: what one step of Adam may change
 _SOURCE = "Karpathy, A Recipe for Training Neural Networks, 2019: overfit one batch"
 
@@ -42,6 +43,13 @@ TEXTS: Mapping[str, FindingText] = {
         f"It cannot learn {ITEMS} items by heart: the loss does not move.",
         "look for what cuts the graph (detach, .data, no_grad, item, numpy) and for outputs that ignore the input",
         _SOURCE,
+    ),
+    "at this start": FindingText(
+        "warning",
+        f"At some starts it cannot learn {ITEMS} items by heart: whatever it is given, it returns the same.",
+        "let nothing that can close for every input, such as a last rectifier, stand before the output",
+        _SOURCE,
+        "set-up",
     ),
     "hardly": FindingText(
         "warning",
@@ -78,13 +86,21 @@ def check_overfit(exam: Examination) -> Iterator[Finding]:
     task = _naming(exam, x) if gives_logits(exam) else _signs(first.detach())
     if task is None:
         same = f"the output is the same for {ITEMS} different items, so there is nothing to learn from"
-        yield TEXTS["unmoved"].finding(CHECK, same)
+        found = "at this start" if _differs_at_another_start(exam, x) else "unmoved"
+        yield TEXTS[found].finding(CHECK, same + ("; not so at another start" if found != "unmoved" else ""))
         return
     course = _train(exam, x, task)
     found = _judged(exam, task, course)
     if found:
         compared = f"; {task.same_answer:.3f} is what the same answer to every item gives" if found == "hardly" else ""
         yield TEXTS[found].finding(CHECK, f"{course}{compared}")
+
+
+def _differs_at_another_start(exam: Examination, x: Tensor) -> bool:
+    """Whether another start gives other outputs for other items."""
+    others = (exam.another(start=start) for start in range(1, _STARTS))
+    starts = (exam.run(x, module=other.to(torch.float32)) for other in others if other is not None)
+    return any(_signs(output.detach()) is not None for output in starts)
 
 
 # What is to be learned

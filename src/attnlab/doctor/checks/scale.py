@@ -247,13 +247,13 @@ def _reading(exam: Examination, logits: LogitSize, *, grows: bool) -> tuple[str,
         "length": ("the scores are scaled by the length", "scale by d_head ** -0.5, with d_head = q.size(-1)"),
         "": ("the scores are not scaled by d_head ** -0.5", "multiply the scores by d_head ** -0.5, nothing else"),
     }
-    name, remedy = names[_kind(exam, logits)]
+    name, remedy = names[_kind(exam, logits, grows=grows)]
     verb = "grow" if grows else "shrink"
     return f"{name}: the logits {verb} with the size of a head.", remedy
 
 
-def _kind(exam: Examination, logits: LogitSize) -> str:
-    """Which wrong factor explains the size of the logits."""
+def _kind(exam: Examination, logits: LogitSize, *, grows: bool = False) -> str:
+    """Which wrong factor explains the size of the logits, and that they grow with the size of a head if they do."""
     d_head = logits.d_head
     widths = {d_head * logits.n_heads, exam.convention.d_in or d_head * logits.n_heads}  # queries may be wider than x
     candidates = {
@@ -264,6 +264,7 @@ def _kind(exam: Examination, logits: LogitSize) -> str:
         "length": (d_head / exam.convention.length) ** 0.5,
     }
     near = {kind: abs(math.log(logits.relative / factor)) for kind, factor in candidates.items()}
+    near |= {"doubled": math.inf} if grows else {}
     kind = min(near, key=lambda name: near[name])
     return kind if near[kind] < _LIKE else ""
 

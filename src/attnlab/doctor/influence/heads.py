@@ -332,9 +332,18 @@ def _merged(tape: Tape, dependence: Dependence, attention: TapedAttention) -> Fi
     if attention.along != "positions":
         return None
     rows = rows_of_output(tape, dependence, attention)
-    if rows is None or not rows.mixed:
+    if rows is None or not rows.mixed or _are_ranked(dependence, attention):
         return None
     return TEXTS["merge"].finding(_ID, _evidence(attention, "merged outputs", rows))
+
+
+def _are_ranked(dependence: Dependence, attention: TapedAttention) -> bool:
+    """Whether what stands in the positions decides which of them ask, and in which order: their rows are no places."""
+    if attention.sources.pairing.queries is None:
+        return False
+    tape, (asking, _) = dependence.tape, attention.sources.pairing.queries
+    choosing = (one for one in tape.events[:asking] if one.call in _CHOOSING and asking in tape.descendants(one.index))
+    return any(dependence.input_depends(one, number) for one in choosing for number in range(1, len(one.inputs)))
 
 
 def _laid_elsewhere(tape: Tape, dependence: Dependence, attention: TapedAttention) -> Finding | None:

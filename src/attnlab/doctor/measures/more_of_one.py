@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
 from attnlab.core.constructors import signature_of
 from attnlab.core.errors import AttnlabError
 from attnlab.doctor.examination import Examination
+from attnlab.strangers.calling.layouts import STILLS
+from attnlab.strangers.loading.sizes import OF_SIDES, pieces_of
 from attnlab.strangers.trying.interview import interview
 
 _LONGER = (67, 521)  # positions: of what makes one key of many there are several
@@ -27,6 +30,7 @@ def of_more(exam: Examination) -> Iterator[tuple[str, Examination]]:
     for length in lengths if convention.any_length else ():
         if length > convention.length:
             yield "", exam.relying_on(replace(convention, length=length))
+    yield from _of_wider_images(exam)
     if convention.takes == "embeddings":
         yield "", exam.relying_on(replace(convention, d_in=_SEVERAL * convention.d_in))
     given = {name: one.default for name, one in signature_of(type(exam.patient.module)).items()}
@@ -37,3 +41,14 @@ def of_more(exam: Examination) -> Iterator[tuple[str, Examination]]:
             if module is not None:
                 patient = replace(exam.patient, module=module, arguments=arguments)
                 yield f"{name}=1", Examination(patient, interview(patient), exam.options)
+
+
+def _of_wider_images(exam: Examination) -> Iterator[tuple[str, Examination]]:
+    """Yield the examination of images twice as wide and high: of small ones a deep layer may have one patch left."""
+    convention, arguments = exam.convention, exam.patient.arguments
+    side = math.isqrt(convention.length)
+    sides = [name for name, value in arguments.items() if value == side and OF_SIDES & set(pieces_of(name))]
+    module = exam.another(dict.fromkeys(sides, 2 * side)) if sides else exam.patient.module
+    if convention.layout in STILLS and convention.length == side**2 and module is not None:
+        four = replace(convention, length=4 * side**2, longest=4 * side**2)
+        yield "", Examination(replace(exam.patient, module=module), four, exam.options)

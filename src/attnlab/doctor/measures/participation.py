@@ -128,6 +128,17 @@ def _reached(exam: Examination, module: nn.Module, seed: int) -> set[str]:
     return {name for name, each in module.named_parameters() if each.grad is not None and bool(each.grad.any())}
 
 
+def reached_behind_others(exam: Examination) -> set[str]:
+    """The parameters that have a gradient where the input has one: what is made to save memory may rely on it."""
+    x, module = exam.inputs(seed=20), exam.fresh(train=True)
+    if not x.is_floating_point():
+        return set()
+    loss = _projection(results(exam, module, x.requires_grad_() * 1.0), 0)
+    if loss.requires_grad:
+        loss.backward()
+    return {name for name, each in module.named_parameters() if each.grad is not None and bool(each.grad.any())}
+
+
 def _raises(exam: Examination, module: nn.Module, inputs: Tensor, *, grad: bool) -> bool:
     try:
         exam.run(inputs, module=module, grad=grad)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import itertools
 import linecache
 import re
 import traceback
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final, get_args, get_origin
 
@@ -43,6 +44,7 @@ from attnlab.strangers.loading.parts import (
     is_called,
     is_listed,
     is_module_of,
+    methods_that_set,
     namespace_of,
 )
 from attnlab.strangers.loading.sizes import (
@@ -74,6 +76,7 @@ _WIDE = 256  # a number of at least that is a width, whatever it is called
 _SHALLOW = {word: SMALL[word] for word in ("n_layers", "vocab_size")}
 """What changes nothing in what a layer computes."""
 
+_LACKS_ATTRIBUTE = re.compile(r"'(\w+)' object has no attribute '(\w+)'$")
 _LACKS_SIDE = re.compile(r"'(\w+)' object has no attribute '([hHwW]|[hH]eight|[wW]idth)'$")
 _SIDE_UNSET = 4  # of 16 positions, which are always tried
 _SIDE = 32  # pixels
@@ -134,6 +137,7 @@ class Maker:
         self._taken_apart: dict[str, int] = {}  # what its annotation calls a number, and its code takes apart
         self._inside: dict[str, int] = {}  # smaller sizes of a config that takes none
         self._sides: set[tuple[str, str]] = set()  # classes and attributes of theirs that only a larger module sets
+        self._second_steps: set[tuple[str, str]] = set()  # classes and methods of theirs that set what is lacking
         self.caller = caller
 
     def first(self) -> nn.Module:
@@ -248,10 +252,13 @@ class Maker:
             cause = _first_cause(failed)
             more = self._wanted_by(cause) if isinstance(cause, KeyError) else {}
             sides = {*_LACKS_SIDE.findall(str(cause))} - self._sides
-            if not (more or sides):
+            steps = {*_steps_to(first, str(cause))} - self._second_steps
+            if not (more or sides or steps):
                 return
             self.given |= more
             self._sides |= sides
+            self._second_steps |= steps
+            self.notes += tuple(f"{name}() of {kind} called, as it sets what is used" for kind, name in steps)
             self.notes += tuple(f"{name} of {kind} set to {_SIDE_UNSET}, as nothing sets it" for kind, name in sides)
             first = self.first()
 
@@ -282,6 +289,10 @@ class Maker:
         for part, (kind, name) in itertools.product(module.modules(), self._sides):
             if type(part).__name__ == kind:
                 setattr(part, name, _SIDE_UNSET)
+        for part, (kind, name) in itertools.product([*module.modules()], self._second_steps):
+            if type(part).__name__ == kind:
+                with contextlib.suppress(Exception):  # which leaves it without
+                    getattr(part, name)()
         start_as_library_does(module)
         initialize(module, self.uninitialized)
         return module
@@ -530,6 +541,13 @@ def _statement(frame: traceback.FrameSummary) -> str:
     """All lines of what a frame was computing."""
     first = frame.lineno or 0
     return "".join(linecache.getline(frame.filename, line) for line in range(first, (frame.end_lineno or first) + 1))
+
+
+def _steps_to(module: nn.Module, error: str) -> Iterator[tuple[str, str]]:
+    """Yield the classes of a module that lack an attribute by an error, and their methods that set it when called."""
+    for kind, attribute in _LACKS_ATTRIBUTE.findall(error):
+        lacking = {type(part) for part in module.modules() if type(part).__name__ == kind}
+        yield from ((kind, name) for each in lacking for name in methods_that_set(each, attribute))
 
 
 def _first_cause(error: BaseException) -> BaseException:

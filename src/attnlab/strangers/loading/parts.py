@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 import sys
 from collections.abc import Callable
 from typing import Any
 
+from torch import nn
+
 from attnlab.core.own_files import is_own
 from attnlab.strangers.loading.sizes import is_module
-from attnlab.strangers.said.source import source_of
+from attnlab.strangers.said.source import nodes_of, source_of
 
 _OWN = r"(\bself\.|(?<![.\w])(?<!def ))"  # before an argument that is called: `attention(x)`, but not `x.attention()`
 _SHORTEST_WORD = 4  # of a name that says what is meant
@@ -58,9 +62,24 @@ def class_like(factory: Factory, name: str) -> type | None:
     own.sort(key=lambda kind: not kind.__name__.startswith(factory.__name__))  # an Encoder has EncoderLayers
     words = name.lower().replace("attn", "attention").split("_")
     held = (kind for word in ("".join(words), words[-1]) for kind in own if word in kind.__name__.lower())
-    return next(held, None) if len(words[-1]) >= _SHORTEST_WORD else None
+    found = next(held, None) if len(words[-1]) >= _SHORTEST_WORD else None
+    return found or getattr(nn, "Transformer" + name.title().replace("_", ""), None)  # `encoder_layer` of torch
 
 
 def _is_made_of(factory: Factory, kind: type, name: str) -> bool:
     """Whether a class builds another one of an argument: `DropPath(drop_path)` takes a number."""
     return bool(re.search(rf"\b{kind.__name__}\((\w+=)?{name}\b", source_of(factory)))
+
+
+def methods_that_set(kind: type, attribute: str) -> list[str]:
+    """The methods of a class that give itself an attribute, and that are called with nothing."""
+    return [name for name in vars(kind) if not name.startswith("__") and _sets(getattr(kind, name), attribute)]
+
+
+def _sets(method: Any, attribute: str) -> bool:
+    if not inspect.isfunction(method):
+        return False
+    given = [*inspect.signature(method).parameters.values()][1:]
+    asks = any(one.default is one.empty and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY) for one in given)
+    targets = (node for node in nodes_of(source_of(method)) if isinstance(node, ast.Attribute))
+    return not asks and any(node.attr == attribute and isinstance(node.ctx, ast.Store) for node in targets)

@@ -66,10 +66,13 @@ def _makers(
 ) -> Iterator[Maker]:
     """Yield makers of a class that differ in where its arguments come from."""
     plain = Maker(factory, name, given, causal=causal)
+    wide = plain.wide_images  # before it makes them smaller
     yield plain
     calls = list(itertools.islice(literal_calls(factory), _MOST_CALLS))
-    literal = (Maker(factory, name, given, causal=causal, elsewhere=values) for values in calls)
-    yield from itertools.islice(literal, 1)
+    literal = iter([Maker(factory, name, given, causal=causal, elsewhere=values) for values in calls])
+    for first in itertools.islice(literal, 1):
+        wide += first.wide_images
+        yield first
     for caller in itertools.islice(callers_of(factory), _MOST_CALLERS):
         wanted = signature_of(caller.factory)
         handed_on = {word: value for word, value in given.items() if named(glossary_word(word), wanted)}
@@ -82,9 +85,9 @@ def _makers(
     settings = plain.settings_wanted()
     if settings:
         yield Maker(factory, name, given, causal=causal, elsewhere=settings)
-    wider = dict.fromkeys(plain.wide_images, _WIDER_SIDE)
-    if wider:
-        yield Maker(factory, name, wider | dict(given), causal=causal)
+    if wide:
+        wider = dict.fromkeys(wide, _WIDER_SIDE) | dict(given)
+        yield Maker(factory, name, wider, causal=causal, elsewhere=next(iter(calls), None))
     heads = [name for name in named("n_heads", plain.wanted) if is_required(plain.wanted[name])]
     if heads and not named("n_heads", given):
         of_one = Maker(factory, name, dict.fromkeys(heads, 1) | dict(given), causal=causal)

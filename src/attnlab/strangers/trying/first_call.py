@@ -16,7 +16,7 @@ from attnlab.core.errors import ModuleError
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.roles import Parameter, input_of, roles_of
 from attnlab.strangers.calling.widths import LENGTH, lengths_to_try, size_named
-from attnlab.strangers.containment import asks_for_cuda
+from attnlab.strangers.containment import asked_for
 from attnlab.strangers.patient import LAYOUTS_DECLARED, Patient
 from attnlab.strangers.said.layout import layout_said, sizes_said
 from attnlab.strangers.said.source import Said
@@ -78,7 +78,7 @@ def first_of(
                 return Found(_as_said(trial, tried.unlike, found, said, patient), parameters, said)
             hiding_all.append(found)
         except ModuleError as error:
-            if asks_for_cuda(error):  # whatever else fails: all is called anew as if the CPU had been named
+            if asked_for(error):  # whatever else fails: all is called anew with what is lent
                 raise
             tried.note(attempt, error)
             if isinstance(error.__cause__, UnsetError):  # which no other call would give a value

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from attnlab.core.errors import ModuleError
+from attnlab.core.errors import AttnlabError, ModuleError
 from attnlab.strangers.anatomy import is_block, is_stack
 from attnlab.strangers.calling.convention import Convention, Kind, Label, wrong_output
 from attnlab.strangers.calling.layouts import IMAGES, SPLIT
@@ -374,6 +374,7 @@ def _with_causality(
     means, flag = _means(trial, convention, sight, parameters)
     if claim is not None and claim.causal and means == "nothing" and sight != "past":
         claim = claim if _tries_to_be(trial, convention, claim) else None
+        claim = _with_its_switch(patient, convention, claim)
     if asked is not None:
         meant, by = asked, "--causal" if asked else "--not-causal"
     elif claim is not None and not (claim.likely and ((claim.causal is False and behaves) or by_use)):
@@ -395,6 +396,17 @@ def _tries_to_be(trial: Trial, convention: Convention, claim: CausalClaim) -> bo
     with _Triangles() as made:
         trial.run(convention, trial.inputs(convention))
     return made.any or keeps_triangle(trial.module)
+
+
+def _with_its_switch(patient: Patient, convention: Convention, claim: CausalClaim | None) -> CausalClaim | None:
+    """The claim, or that of an argument which is off: turned on, it makes causal what its class says is causal."""
+    if claim is None or patient.build is None:
+        return claim
+    for name in (name for name, value in patient.arguments.items() if value is False):
+        with contextlib.suppress(AttnlabError):
+            if sight_of(Trial(in_mode(patient.build({name: True}))), convention) == "past":
+                return CausalClaim(causal=False, by=f"its argument {name}=False")
+    return claim
 
 
 @final

@@ -47,6 +47,7 @@ _OBEYED = 0.02  # of what a visible position weighs: a hidden one that weighs le
 _TOLD = 0.7  # a hidden position that weighs less than this tells which values hide
 _LEANS = 0.5  # of what is left under the contrary meaning; values that do nothing leave the same
 _SURELY_NO_SUM = 0.2  # a 1 added to a score leaves 1/e = 0.37; what leaves less does more than add
+_SMALL = 0.1  # standard deviations of inputs whose scores leave every position some weight
 _SHORTEST = 4  # length below which nothing can be hidden and something still be seen
 
 _WITHOUT_SUMS = tuple(
@@ -75,12 +76,15 @@ class Hiding:
         A copy of the patient.
     convention : Convention
         A call that runs.
+    size : float
+        Of the inputs, in standard deviations.
     """
 
-    def __init__(self, trial: Trial, convention: Convention) -> None:
+    def __init__(self, trial: Trial, convention: Convention, *, size: float = 1.0) -> None:
         self.trial = trial
         self.convention = convention
-        self.x = trial.inputs(convention)
+        self.size = size
+        self.x = self._sized(trial.inputs(convention))
 
     def left(self, masking: Masking, place: Place = "within") -> float | None:
         """What hidden positions weigh in the outputs of the others, relative to visible ones."""
@@ -135,6 +139,15 @@ class Hiding:
         others = (mask for mask in self.convention.masks if mask.parameter != masking.parameter)
         return replace(self.convention, masks=(*others, masking))
 
+    @property
+    def gentle(self) -> Hiding | None:
+        """The same with small inputs: scores so large that each position sees one other hide what a mask does."""
+        small = self.size == 1.0 and self.convention.takes == "embeddings"
+        return Hiding(self.trial, self.convention, size=_SMALL) if small else None
+
+    def _sized(self, x: Tensor) -> Tensor:
+        return x if self.size == 1.0 else x * self.size
+
     @functools.cached_property
     def _plain(self) -> Tensor:
         """The output with nothing hidden."""
@@ -150,7 +163,8 @@ class Hiding:
         self, convention: Convention, before: Tensor, moved: Sequence[int], aside: Sequence[int], how: dict[str, Any]
     ) -> float:
         """The largest change of an output when some inputs are replaced, some outputs left aside."""
-        after = self.trial.run(convention, replaced(self.trial, convention, self.x, list(moved)), **how)
+        other = self._sized(self.trial.inputs(convention, length=self.x.size(1), batch=self.x.size(0), seed=1))
+        after = self.trial.run(convention, convention.replaced(self.x, other, (slice(None), list(moved))), **how)
         if not convention.pooled:
             kept = torch.ones(before.size(1), dtype=torch.bool)
             kept[list(aside)] = False
@@ -284,6 +298,9 @@ def _learn(hiding: Hiding, one: Parameter, declared: str | None) -> list[Masking
     obeyed = [mask for mask in decided if mask.obeyed]
     if obeyed:
         return _with_padding(obeyed)
+    found = [] if hiding.gentle is None or not decided else _learn(hiding.gentle, one, declared)
+    if any(mask.obeyed for mask in found):
+        return found
     if _is_switched_off(hiding, one) or any(_speaks_by_presence(hiding, each) for each in decided):
         return []
     if hiding.convention.layout == "batch-first":  # what runs in this shape and hides nothing, runs by chance

@@ -134,10 +134,12 @@ def sight_of(trial: Trial, convention: Convention, *, causal: bool = False) -> S
 def influences(trial: Trial, convention: Convention, *, causal: bool = False) -> Float[Tensor, "q_len k_len"]:
     """How much each position's output changes when another position's input is replaced."""
     length = convention.length
-    step = max(1, length // _PROBED)
+    probed = len(range(0, length, max(1, length // _PROBED)))
+    # of many positions no even steps: they would fall on the first of every row of an image
+    positions = torch.linspace(0, length - 1, probed).round().int().tolist()
     seen = torch.full((length, length), float("nan"))
     x = trial.inputs(convention)
-    for position in range(0, length, step):
+    for position in positions:
         seen[:, position] = (
             trial.reaction(convention, slice(position, position + 1), x=x, causal=causal).amax(0).float()
         )
