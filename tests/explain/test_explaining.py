@@ -409,6 +409,11 @@ def test_one_variant_may_be_better_than_another_by_any_amount():
     wide = Estimate(-0.06, -0.2, 0.1, 3)
     answer = Answer(*seen, behind=True, start=wide, noise=True, shares=(share,), end=around(0.34))
     assert [replace(answer, one_sided=one).verdict for one in (False, True)] == ["noise", "set-up"]
+    told = paragraph(replace(answer, one_sided=True))
+    assert "-0.14 was seen and 0 or more expected" in told
+    assert "more than there was to explain" not in told
+    assert "beyond what was expected" not in told
+    assert "0.14 was seen and 0 or less expected" in paragraph(replace(answer, seen=0.14, one_sided=True))
     nearly, hardly = (
         replace(answer, one_sided=True, shares=(), end=wide, undecided={"rate": Estimate(-0.4, -0.8, high, 3)})
         for high in (0.1, 0.3)

@@ -32,7 +32,9 @@ def paragraph(answer: Answer) -> str:
 
 
 def _sentences(answer: Answer) -> Iterator[str]:
-    distance = f"{answer.seen:.4g} was seen and {answer.expected:.4g} expected: {answer.quantity}, {answer.unit}."
+    any_beyond = (" or more" if answer.distance < 0 else " or less") if answer.one_sided else ""
+    asked_for = f"{answer.expected:.4g}{any_beyond} expected: {answer.quantity}, {answer.unit}."
+    distance = f"{answer.seen:.4g} was seen and {asked_for}"
     yield f"{_verdict(answer)} {distance}"
     asked = answer.variants if answer.otherwise else ()  # in another unit it says nothing of what was learned
     yield from (f"{one.words}." for one in answer.impossible if one.kind != "unlearned" or one.variant not in asked)
@@ -166,7 +168,7 @@ def _share(answer: Answer, share: Share) -> str:
         far = "far more than there is to explain"
         return f"Without '{share.name}' ({_how_removed(share)}) any such number is {how}, {far}."
     beyond = answer.counts * share.amount.mean / (answer.whole or 1.0) > 1 + SMALL
-    beyond = " and so more than there was to explain" if beyond else ""
+    beyond = " and so more than there was to explain" if beyond and not answer.one_sided else ""
     here = abs(answer.start.mean - answer.expected) if answer.start else 0.0
     of_these = "" if answer.counts in (0.0, 1.0) else f" of the {here:.3g} in these runs"
     off = answer.whole != answer.distance
@@ -239,7 +241,7 @@ def _rest(answer: Answer) -> Iterator[str]:
         yield f"{abs(left):+.3g} ({answer.part(left)}) stay unexplained: no cause that was removed carries them."
         yield from _nearest(answer)
     elif answer.shares and abs(off) <= matters:
-        beyond = sum(abs(step) for _, nature, step in answer.steps if nature == "beyond")
+        beyond = 0.0 if answer.one_sided else sum(abs(step) for _, nature, step in answer.steps if nature == "beyond")
         further = f", and runs end {beyond:.3g} beyond what was expected" if beyond > matters else ""
         yield f"Nothing that matters is left{further}."
 
