@@ -562,6 +562,24 @@ def test_as_many_heads_as_positions_are_told_apart_by_no_shape():
     assert list(check_heads_mixed(examined(MergedByView, length=5)))
 
 
+class AlongColumns(Base):
+    """Positions that are laid out as a square, each of which looks along its column."""
+
+    def split(self, x):
+        side = math.isqrt(x.shape[1])
+        return x.view(len(x), side, side, self.h, self.d).permute(0, 3, 2, 1, 4)  # (batch, heads, column, row, d_head)
+
+    split_q = split_k = split_v = split
+
+    def merge(self, out):
+        return super().merge(out.transpose(2, 3).flatten(2, 3))
+
+
+@pytest.mark.parametrize("side", [4, 5])
+def test_as_many_heads_as_a_column_is_high_are_told_apart_by_no_shape(side):
+    assert not list(check_heads_mixed(examined(AlongColumns, length=side**2)))
+
+
 class Framed(nn.Module):
     """Tokens of a square of pixels whose side is their width, normalized there, or relative scores that are skewed."""
 

@@ -559,10 +559,12 @@ def _ends(tape: Tape, dependence: Dependence, attention: TapedAttention) -> list
     """
     found: list[Event] = []
     ends: list[Event] = []
+    _, heads, rows, _ = attention.weights.shape
     for event in _behind(tape, dependence, attention):
         if event.call in _PRODUCTS and not ends:
             ends = found[-1:]
-        if _has_positions(event.output, dependence.batch, attention.weights.shape[2]):
+        apart = rows < dependence.length and math.prod(event.output.shape[1:-1]) == heads * rows  # heads may look so
+        if _has_positions(event.output, dependence.batch, rows) and not apart:
             found.append(event)
     return list(dict.fromkeys([*ends, *found[-1:]]))
 
