@@ -413,6 +413,7 @@ def test_one_variant_may_be_better_than_another_by_any_amount():
     assert "-0.14 was seen and 0 or more expected" in told
     assert "more than there was to explain" not in told
     assert "beyond what was expected" not in told
+    assert waterfall_rows(replace(answer, one_sided=True))[-1]["text"] == "0 or more"
     assert "0.14 was seen and 0 or less expected" in paragraph(replace(answer, seen=0.14, one_sided=True))
     nearly, hardly = (
         replace(answer, one_sided=True, shares=(), end=wide, undecided={"rate": Estimate(-0.4, -0.8, high, 3)})

@@ -205,6 +205,12 @@ class Answer:
     minutes: float = 0.0
 
     @property
+    def expected_words(self) -> str:
+        """What was expected, in digits, and whether more or less of it is as good."""
+        beyond = (" or more" if self.distance < 0 else " or less") if self.one_sided else ""
+        return f"{self.expected:.4g}{beyond}"
+
+    @property
     def comparable(self) -> bool:
         """Whether runs can be held against what was seen: they have its size and all of its steps."""
         return self.fraction == 1.0 and self.scale is None

@@ -97,7 +97,14 @@ def waterfall_rows(answer: Answer) -> list[dict[str, Any]]:
         rows.append({"row": row, "kind": "step", "from": at, "to": at - amount, "nature": nature, "text": told})
         at -= amount
     wanted = answer.expected
-    end = {"row": "expected", "kind": "end", "from": wanted, "to": wanted, "nature": "end", "text": f"{wanted:.4g}"}
+    end = {
+        "row": "expected",
+        "kind": "end",
+        "from": wanted,
+        "to": wanted,
+        "nature": "end",
+        "text": answer.expected_words,
+    }
     rows.append(end)
     following = [row["row"] for row in rows[1:]] + [None]
     for row, after in zip(rows, following, strict=True):

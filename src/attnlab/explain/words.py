@@ -32,9 +32,7 @@ def paragraph(answer: Answer) -> str:
 
 
 def _sentences(answer: Answer) -> Iterator[str]:
-    any_beyond = (" or more" if answer.distance < 0 else " or less") if answer.one_sided else ""
-    asked_for = f"{answer.expected:.4g}{any_beyond} expected: {answer.quantity}, {answer.unit}."
-    distance = f"{answer.seen:.4g} was seen and {asked_for}"
+    distance = f"{answer.seen:.4g} was seen and {answer.expected_words} expected: {answer.quantity}, {answer.unit}."
     yield f"{_verdict(answer)} {distance}"
     asked = answer.variants if answer.otherwise else ()  # in another unit it says nothing of what was learned
     yield from (f"{one.words}." for one in answer.impossible if one.kind != "unlearned" or one.variant not in asked)
