@@ -106,8 +106,11 @@ def test_what_is_refused_is_refused_by_a_plan_too(schema, path, value):
 
 def test_what_every_study_must_say_is_asked_for(schema):
     assert {error.message for error in schema.iter_errors({})} == {
-        f"'{key}' is a required property" for key in STUDY.keys() - {"training", "scales"}
+        f"'{key}' is a required property" for key in STUDY.keys() - {"training", "scales", "model"}
     }
+    unshared = {key: value for key, value in STUDY.items() if key != "model"}
+    whole = {name: {"name": "cnn"} for name in STUDY["variants"]}
+    assert [schema.is_valid({**unshared, **more}) for more in ({}, {"variants": whole})] == [False, True]
 
 
 def test_every_key_and_every_name_is_explained(schema):

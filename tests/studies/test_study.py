@@ -66,6 +66,20 @@ def test_a_scale_leaves_variants_out(write_study):
         load_study(write_study(smaller.replace("two: null", "twoo: null")), scale="small")
 
 
+def test_whole_models_need_none_that_they_share():
+    said = {
+        "question": "?",
+        "task": "shapes",
+        "baseline": "a",
+        "variants": {"a": {"name": "cnn", "channels": 8}, "b": {"name": "lstm", "hidden": 4}},
+        "rules": {"budget": {"steps": 1}, "smallest_effect": 0.0},
+    }
+    study = parse_study(said)
+    assert [study.model_spec(name) for name in study.variants] == [*said["variants"].values()]
+    with pytest.raises(SpecError, match="'model' is missing; it may be so where every variant has a 'name'"):
+        parse_study({**said, "variants": {**said["variants"], "c": {"hidden": 8}}})
+
+
 def test_a_variant_of_another_model_replaces_and_training_is_its_own():
     study = parse_study(
         {
@@ -135,7 +149,11 @@ def test_a_variant_of_another_model_replaces_and_training_is_its_own():
         ("question: Is it?", "question: 2020-01-01", "a study file holds texts, numbers, lists and mappings"),
         ("question: Is it?", "question: [", "line 3: expected"),
         ("question: Is it?\n", "", "'question' is missing"),
-        ("model: {name: cnn}\n", "", "'model' is missing; a whole model of your own is model: {name: ./mine.py"),
+        (
+            "model: {name: cnn}\n",
+            "",
+            "'model' is missing; it may be so where every variant has a 'name'; one of your own is",
+        ),
         ("rules:\n", "compare: {two: oen}\nrules:\n", "compare: 'oen' is no variant; did you mean 'one'?"),
         ("rules:\n", "compare: {two: [one, two]}\nrules:\n", "compare: 'two' is compared with itself"),
         ("rules:\n", "compare: {two: one, one: two}\nrules:\n", "compare: 'one' and 'two' are compared twice"),

@@ -24,7 +24,7 @@ from attnlab.explain.metrics import (
 )
 from attnlab.studies.define.assemble import build_task
 from attnlab.studies.define.reading import find, library, line_of, plain_types, read
-from attnlab.studies.define.study import Study, at_scale, parse_study
+from attnlab.studies.define.study import Study, at_scale, parse_study, with_model
 from attnlab.tasks.held_out import part_of
 from attnlab.training.recipe.recipe import steps_of_epochs, steps_per_epoch
 
@@ -222,23 +222,15 @@ class _Reader:
     """Read one case, and know where each of its keys stands."""
 
     def __init__(self, said: dict[str, Any], raw: Mapping[str, Any], path: Path | None) -> None:
-        self._said, self._raw, self._path = said, raw, path
+        self._said, self._raw, self._path = with_model(said), raw, path
 
     def case(self, scale: str | None) -> Case:
-        self._take_a_variant_for_the_model()
         self._check_keys()
         study, steps_notes = self._study()
         task = self._task(study)
         saw, notes = self._saw(study, task)
         quantity = self._quantity(study, task, saw)
         return Case(study, saw, quantity, self._runs(), self._reported(), (*steps_notes, *notes), scale)
-
-    def _take_a_variant_for_the_model(self) -> None:
-        """Without a model, take the class of the first variant, where each is a whole model: they say all the rest."""
-        variants = self._said.get("variants")
-        whole = list(variants.values()) if isinstance(variants, dict) else []
-        if "model" not in self._said and whole and all(isinstance(one, dict) and "name" in one for one in whole):
-            self._said["model"] = {"name": whole[0]["name"]}
 
     def _check_keys(self) -> None:
         for key in self._said:

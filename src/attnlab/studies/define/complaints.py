@@ -48,7 +48,7 @@ def _sentence(problem: Mapping[str, Any], where: Sequence[Any]) -> str:
         known = Rules.model_fields if problem["loc"][0] == "rules" else [*FILE_KEYS, "scales"]
         return f"unknown key '{problem['loc'][-1]}'; {nearest(str(problem['loc'][-1]), known)}"
     if problem["type"] == "missing":
-        own = "; a whole model of your own is model: {name: ./mine.py:Class}, and a variant with nothing else is {}"
+        own = "; it may be so where every variant has a 'name'; one of your own is model: {name: ./mine.py:Class}"
         return f"'{key}' is missing" + (own if key == "model" else "")
     text = problem["msg"].removeprefix("Value error, ")
     shown = "" if problem["type"] == "value_error" else f"; got {problem['input']!r}"

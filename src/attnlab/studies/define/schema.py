@@ -100,13 +100,15 @@ def study_schema() -> dict[str, Any]:
     ours = {"properties": {"model": {"properties": {"name": {"enum": list(MODELS)}}}}}
     merged = {"if": {"type": "object", "not": {"required": ["name"]}}, "then": _keys(_of_any(MODELS) | beside)}
     scales = {"description": "What `--scale NAME` merges over the rest.", "additionalProperties": _keys(keys)}
+    whole = {"properties": {"variants": {"additionalProperties": {"type": "object", "required": ["name"]}}}}
     return {
         "$schema": DIALECT,
         "description": study["description"],
         **_keys({**keys, "scales": {"type": ["object", "null"], **scales}}),
         "if": ours,
         "then": {"properties": {"variants": {"additionalProperties": merged}}},
-        "required": [key for key in FILE_KEYS if Study.model_fields[key].is_required()],
+        "anyOf": [{"required": ["model"]}, whole],
+        "required": [key for key in FILE_KEYS if Study.model_fields[key].is_required() and key != "model"],
         "definitions": known
         | {
             key: {"anyOf": [_name(table), _arguments(table, {BESIDE: _second()} if key == "task" else {})]}

@@ -65,7 +65,8 @@ class Study(BaseModel):
     task : str or dict
         Name of a task, or a mapping with ``name`` and constructor arguments.
     model : dict
-        The model all variants share: ``name`` and constructor arguments.
+        The model all variants share: ``name`` and constructor arguments. A file whose variants all have a ``name`` may
+        leave it out.
     baseline : str
         Name of the variant the others are compared with.
     variants : dict
@@ -332,6 +333,15 @@ def load_study(source: str | Path, *, scale: str | None = None, changes: Mapping
     return parse_study(raw, name=path.stem, scale=scale, changes=changes, path=path)
 
 
+def with_model(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What is said, the class of the first variant as the model where none is and each variant is a whole one."""
+    variants = said.get("variants")
+    whole = list(variants.values()) if isinstance(variants, Mapping) else []
+    if "model" in said or not whole or not all(isinstance(one, Mapping) and "name" in one for one in whole):
+        return dict(said)
+    return {**said, "model": {"name": whole[0]["name"]}}
+
+
 def parse_study(
     raw: Mapping[str, Any],
     *,
@@ -372,7 +382,7 @@ def parse_study(
         raise SpecError(f"{path or name}: {error}") from error
     if not isinstance(plain, dict):
         raise SpecError(f"{path or name}: a study file must be a mapping; got {type(plain).__name__}")
-    plain = merge(at_scale(plain, scale, str(path or name)), changes or {})
+    plain = with_model(merge(at_scale(plain, scale, str(path or name)), changes or {}))
     resolved = _resolve_data(_resolve_paths(plain, folder), folder)
     own = {"name": name, "scale": scale, "folder": str(folder), "content": plain, "places": places_of(raw, path)}
     try:
