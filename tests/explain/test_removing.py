@@ -145,6 +145,7 @@ def test_what_would_do_by_itself_and_what_brings_runs_further_off_are_told_apart
         r"By itself 'as good' carries \+0.95\S* \[\S+, \S+\] \(9\d%\), and nothing that matters beside what is named"
     )
     assert re.search(words, paragraph(answer))
+    assert "By itself" not in paragraph(replace(answer, alone={"as good": around(0.09)})), "less than matters"
     assert "Removed, and further from what was expected without: harmful (by 0.6, in one run)." in document(
         answer, None
     )

@@ -247,7 +247,8 @@ def _rest(answer: Answer) -> Iterator[str]:
 def _most_alone(answer: Answer) -> list[tuple[str, Estimate]]:
     """The causes that carry most by themselves, and nothing beside those that were removed."""
     ordered = sorted(answer.alone.items(), key=lambda one: -answer.carried(one[1]).mean)
-    return ordered[:MOST_ALONE] if answer.counts else []
+    matter = [one for one in ordered if one[1].mean * answer.counts / (answer.whole or 1.0) >= SMALL]
+    return matter[:MOST_ALONE] if answer.counts else []
 
 
 def _nearest(answer: Answer) -> Iterator[str]:
