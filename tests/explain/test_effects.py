@@ -578,6 +578,7 @@ def test_a_bug_in_the_attention_of_a_whole_model_is_removed_with_it(texts):
     (cause,) = (one for one in candidates({"mine": known}) if one.nature == "bug")
     assert cause.whole
     assert re.match("ScrambledModel: .* scrambles", cause.evidence)
+    assert cause.remedy.startswith("view, then transpose: ")
     mended = setup.changed(cause.changes["mine"])
     (tokens,) = build_task(task).train_batch(0, 0).inputs
     wrong, right = (build_model(one.model, build_task(task)).eval() for one in (setup, mended))
@@ -615,6 +616,7 @@ def test_a_model_of_ones_own_that_sees_little_is_given_sight(tmp_path):
     setup = Setup("mine", task, {"name": f"{OWN}:Convolutions"}, {"budget": {"steps": 40}})
     known = Known(setup, build_task(task), examine(setup), measure(setup), exchangeable=exchangeable(setup))
     (cause,) = (one for one in candidates({"mine": known}) if one.name == "small reach")
+    assert "dilated kernels" in cause.remedy
     assert known.measured["reach"] == 5.0
     assert measure(setup.changed(cause.changes["mine"]))["reach"] == 11.0
     wrong = Examined("own.py:Convolutions", "model", findings=[WRONG])

@@ -449,7 +449,13 @@ def test_what_is_named_first_is_what_to_remove_next():
     mend = "Mend 'wrong scale of the scores' (here: the scores are multiplied by 0.08), and run the case again."
     assert [what_next(replace(answer, fraction=fraction)) for fraction in (1.0, 0.5)] == [mend, mend]
     chosen = replace(answer, shares=(replace(bug, nature="set-up"), steps))
-    assert what_next(chosen).startswith("Remove 'wrong scale of the scores'")
+    assert what_next(chosen).startswith("Remove 'wrong scale of the scores' (the scores are multiplied by 0.08) and")
+    told = replace(bug, remedy="divide by the root of d_head.")
+    assert what_next(replace(answer, shares=(told, steps))) == (
+        "Mend 'wrong scale of the scores': divide by the root of d_head. Then run the case again."
+    )
+    effect = replace(told, nature="known effect")
+    assert "(divide by the root of d_head) and run it again" in what_next(replace(answer, shares=(effect, steps)))
     lucky = replace(answer, start=around(2.4), shares=(), end=around(2.4))
     assert what_next(lucky) == "Tell the mean of several runs, here 2.4 [2.39, 2.41], in place of one number."
 

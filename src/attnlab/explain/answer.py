@@ -49,6 +49,7 @@ class Share:
     last: Estimate | None = None  # the same with everything else removed, where there is something else
     evidence: str = ""  # the cause's
     source: str = ""  # the cause's
+    remedy: str = ""  # the cause's
     detail: str = ""  # what was chosen, such as the rates that a search ended with
     where: tuple[str, ...] = ()  # of which variants it was removed, where not of all that are compared
 

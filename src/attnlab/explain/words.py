@@ -271,6 +271,8 @@ def what_next(answer: Answer) -> str:
     if answer.begins_with_a_bug:
         return "Mend what the doctor found, and run the case again."
     if first and first.nature == "bug" and answer.verdict == "bug":
+        if first.remedy:
+            return f"Mend '{first.name}': {first.remedy.rstrip('.')}. Then run the case again."
         return f"Mend '{first.name}' (here: {_how_removed(first)}), and run the case again."
     then = _next_of_runs(answer, first)
     wrong = any(_besides(answer, one) for one in answer.examined)  # whatever it carries, no number tells much beside it
@@ -303,7 +305,8 @@ def _next_of_runs(answer: Answer, first: Share | None) -> str:
         text = MORE_HELD_OUT if few else _of_noise(answer)
     elif first:
         again = "run it again" if len(answer.variants) < 2 else "compare again"
-        text = f"Remove '{first.name}' ({_how_removed(first)}) and {again}, with three seeds and more."
+        how = first.remedy.rstrip(".") or _how_removed(first)
+        text = f"Remove '{first.name}' ({how}) and {again}, with three seeds and more."
         text = BY_PARTS if first.nature == OWN else text
     elif answer.not_tried:
         text = f"Try what was not tried here: {'; '.join(answer.not_tried)}."

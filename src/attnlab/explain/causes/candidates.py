@@ -49,6 +49,8 @@ MENDINGS: Mapping[str, Mapping[str, Any]] = {
     "normalization": {"over_keys": True},
 }
 """By the doctor's check, how a mixer is called without the fault; a wrong scale brings its factor with it."""
+MEANT = "; if it is meant"
+"""What the doctor's remedies go on with where an error may be accepted, which mends nothing here."""
 CALLED = {"positions": "wrong positions", "padding": "padding that has an influence"}
 """By the doctor's check, what its error is called that alone is wrong and has no name, where attention is exchanged."""
 KEPT_OTHERWISE: Sequence[tuple[Sequence[str], str, str, Callable[[Known], Change | None]]] = (
@@ -78,7 +80,8 @@ def candidates(situations: Mapping[str, Known], *, comparison: Mapping[str, Chan
             evidence = "; ".join(dict.fromkeys(filter(None, told)))
             before = [one.signature(sign, trained=False) for one in situations.values() for sign in removal.signatures]
             began = removal.by_training and not any(before)
-            fields = (removal.name, removal.nature, removal.removed, changes, evidence, removal.source)
+            words = (evidence, removal.source, removal.remedy)
+            fields = (removal.name, removal.nature, removal.removed, changes, *words)
             found.append(Cause(*fields, costs=removal.costs, grows=removal.grows, began=began))
     if comparison:
         words = "the width is changed until both have as many parameters"
@@ -130,8 +133,9 @@ def _bugs(situations: Mapping[str, Known]) -> Iterator[Cause]:
                 before = found.get(title, Cause(title, "bug", removed, {}))
                 message = f"{one.name.rpartition(':')[2]}: {finding['message'].rstrip('.')}"
                 told = [part for part in (before.evidence, message) if part]
-                changes, source = {**before.changes, name: {"model": change}}, before.source or finding["source"]
-                found[title] = replace(before, changes=changes, evidence="; ".join(dict.fromkeys(told)), source=source)
+                words = {"evidence": "; ".join(dict.fromkeys(told)), "source": before.source or finding["source"]}
+                words["remedy"] = before.remedy or finding.get("remedy", "").partition(MEANT)[0]
+                found[title] = replace(before, changes={**before.changes, name: {"model": change}}, **words)
                 called.setdefault(title, set()).add(finding.get("called") or CALLED.get(finding["check"], title))
     named = {title: next(iter(names)) if len(names) == 1 else title for title, names in called.items()}
     for title, cause in found.items():  # of two modules with the same error each keeps the name of its own

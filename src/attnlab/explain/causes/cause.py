@@ -40,6 +40,7 @@ class Cause:
     changes: Mapping[str, Change]  # by variant what is merged over its set-up; variants without it are not there
     evidence: str = ""  # what else speaks for it; empty if nothing does
     source: str = ""  # where it is described
+    remedy: str = ""  # what to do in a person's own code, in words; empty if nobody says
     tunes: bool = False  # whether the rate of each variant is searched instead
     costs: int = 1  # how many runs of the set-up one without it takes as long as
     grows: bool = False  # whether there may be more of it: it is removed again and again, as long as that helps

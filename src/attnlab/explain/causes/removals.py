@@ -109,6 +109,7 @@ class Removal:
     source: str = ""  # where the effect is described
     costs: int = 1  # how many runs of the set-up one without it takes as long as
     grows: bool = False  # whether there may be more of it
+    remedy: str = ""  # what to do in a person's own code, in words, where that is not what is done
     by_training: bool = False  # whether training may bring it, where its rate is too high
 
 
@@ -359,13 +360,14 @@ REMOVALS: tuple[Removal, ...] = (
     Removal(ANOTHER_SOURCE, "set-up", "a part of the items of training is held out in their place", _same_source),
     Removal(AS_THEY_ARE, "set-up", "a model reads and answers numbers of mean 0 and standard deviation 1", _normalized),
     Removal(NO_PATH, "known effect", IDENTITY, identity_path,
-        ("signal shrink", "rank collapse"), "He 2023, arXiv:2302.10322; Dong 2021, arXiv:2103.03404"),
+        ("signal shrink", "rank collapse"), "He 2023, arXiv:2302.10322; Dong 2021, arXiv:2103.03404",
+        remedy="add to what each layer gives what it was given"),
     Removal(TITLES["batch-independence"], "bug", "the LSTM reads positions as time", _sequences_as_time),
     Removal(CHANCE, "bug", "dropout acts in training alone", _if_measured("chance in evaluation", "quiet"),
         ("chance in evaluation",), "Srivastava 2014, JMLR 15, section 4"),
     Removal("dead rectifiers", "known effect", LIVING,
         living_rectifiers, ("dead rectifiers",), "Maas 2013, ICML workshop on deep learning for speech",
-        by_training=True),
+        by_training=True, remedy="start weights and biases as torch draws them, or use GELU or a rectifier that leaks"),
     Removal("saturated units", "known effect", "layers start as torch draws them",
         _if_measured("saturated units", "fresh"), ("saturated units",), "Glorot, Bengio 2010, AISTATS"),
     Removal(STARTED, "known effect", USUAL, usual_start, (STARTED,), "Glorot, Bengio 2010, AISTATS"),
@@ -402,11 +404,14 @@ REMOVALS: tuple[Removal, ...] = (
     Removal(BOUNDED, "bug", "answers are given as they are before what bounds them",
         _if_measured(BOUNDED, "unbounded", whole=True), (BOUNDED,)),
     Removal(NO_POSITIONS, "known effect", "positions are added", _positions, ("missing positions",),
-        "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466"),
-    Removal(REACH, "known effect", ATTENTION_PUT_IN, partial(_sees_all, REACH), (REACH,)),
+        "Haviv 2022, arXiv:2203.16634; Kazemnejad 2023, arXiv:2305.19466",
+        remedy="add positions to what is embedded, or turn or bias queries and keys by them"),
+    Removal(REACH, "known effect", ATTENTION_PUT_IN, partial(_sees_all, REACH), (REACH,),
+        remedy="let outputs see further, by attention, larger or dilated kernels, or more layers"),
     Removal(BLIND, "bug", ATTENTION_PUT_IN, partial(_sees_all, BLIND), (BLIND,)),
     Removal("post-norm", "known effect", "the norm stands before each part", _pre_norm,
-        ("gradient by depth",), "Xiong 2020, arXiv:2002.04745; Liu 2020, arXiv:2004.08249"),
+        ("gradient by depth",), "Xiong 2020, arXiv:2002.04745; Liu 2020, arXiv:2004.08249",
+        remedy="put norms before each part, as norm_first=True of torch's layers does, or let the rate rise slowly"),
     Removal("no norm", "known effect", "a norm stands before each part", _if_said("norm", "none", norm="pre"),
         ("signal growth", "logit growth", "entropy collapse"), "Xiong 2020, arXiv:2002.04745"),
     Removal("narrow heads", "known effect", "fewer and wider heads", _wider_heads,

@@ -224,7 +224,8 @@ class Removing:
         if amount is None or amount.mean * alone.mean <= 0 or not amount.excludes_zero:
             return
         self.applied.append((cause, changes))
-        words = {"evidence": cause.evidence, "source": cause.source, "detail": _chosen(changes, self.base)}
+        words = {"evidence": cause.evidence, "source": cause.source, "remedy": cause.remedy}
+        words["detail"] = _chosen(changes, self.base)
         where = tuple(changes) if len(changes) < len(self.base) else ()
         self.shares.append(Share(cause.name, cause.nature, cause.removed, amount, alone, where=where, **words))
         self.tell(f"removed '{cause.name}': it carries {self._carried(amount):+.3g}")
