@@ -111,6 +111,20 @@ def test_a_layer_norm_over_length_and_features():
     assert "'n1' normalizes over the positions" in finding.message
 
 
+@pytest.mark.parametrize("width", [11, 12])
+def test_a_width_that_is_the_length_by_chance_is_no_axis_of_positions(width):
+    class Pooled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.enter, self.leave = nn.Linear(D, width), nn.Linear(width, D)
+            self.n1 = nn.LayerNorm(width)
+
+        def forward(self, x):
+            return self.leave(self.n1(self.enter(x).mean(1)))
+
+    assert errors(Pooled(), kind="model", pooled=True) == []
+
+
 def test_norms_that_mix_by_design_are_not_judged_here():
     class Batch(Block):
         def forward(self, x):

@@ -403,6 +403,14 @@ def around(value):
     return Estimate(value, value - 0.01, value + 0.01, 5)
 
 
+def test_noise_of_a_part_alone_is_no_answer():
+    seen = ("case", "why?", "val_mse of 'one' minus that of 'other'", "error", 0.017, -0.05, 1.0, 5)
+    answer = Answer(*seen, behind=True, start=around(-0.001), noise=True, end=around(-0.001), variants=("one", "other"))
+    assert answer.verdict == "unexplained"
+    assert paragraph(answer).startswith("Nothing that was tried carries much of it.")
+    assert replace(answer, seen=0.06).verdict == "noise"
+
+
 def test_one_variant_may_be_better_than_another_by_any_amount():
     share = Share("untuned rate", "set-up", "the rate is searched", around(-0.4))
     seen = ("case", "why?", "val_accuracy of 'mine' minus that of 'other'", "fraction", -0.14, 0.0, 1.0, 3)
@@ -715,6 +723,12 @@ def test_wrong_arguments_are_said(how, sentence, said, tmp_path):
     with pytest.raises(SpecError, match=sentence):
         explained(said(expected=how.pop("expected", {"val_loss": 0.8})), tmp_path / "case", **how)
     assert not (tmp_path / "case").exists()
+
+
+def test_of_too_large_a_difference_it_is_said_how_to_ask(said, tmp_path):
+    two = {"variants": {"one": {}, "other": {"norm": "post"}}, "saw": {"one": {"loss": 1.0}, "other": {"loss": 1.5}}}
+    with pytest.raises(SpecError, match=r"of too large a difference as 'A is as good as B by 0\.1'"):
+        explained(said(**two, expected="one is better than other"), tmp_path / "case")
 
 
 def test_a_comparison_is_explained_on_the_command_line(said, tmp_path, capsys, monkeypatch):

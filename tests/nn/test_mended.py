@@ -193,6 +193,23 @@ def test_nothing_is_dropped_in_training_either(own, name):
         torch.testing.assert_close(plain.eval()(x), kept)
 
 
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [(nn.Dropout, (8, 9)), (nn.Dropout1d, (4, 8, 5)), (nn.Dropout2d, (4, 8, 3, 3)), (nn.Dropout3d, (4, 8, 2, 2, 2)),
+     (nn.AlphaDropout, (8, 9)), (nn.FeatureAlphaDropout, (4, 8, 5))],
+)  # fmt: skip
+def test_every_kind_of_dropout_is_known(layer, shape):
+    x, drops = torch.randn(shape), layer(0.5)
+    kept = Mending(dropless=True).call(drops, x)
+    torch.testing.assert_close(kept, x)
+    torch.manual_seed(1)
+    called = Mending().call(drops, x)
+    torch.manual_seed(1)
+    torch.testing.assert_close(called, layer(0.5)(x))
+    assert not torch.equal(called, x)
+    torch.testing.assert_close(Mending().call(drops.eval(), x), x)
+
+
 def test_swapped_it_is_given_the_other_layout(own):
     plain, mended = pair(own, "Recurrent", swapped=True)
     x = torch.randn(3, LENGTH, WIDTH)

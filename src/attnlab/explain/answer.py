@@ -389,6 +389,8 @@ class Answer:
         if any(abs(step[2]) >= CARRIES * abs(self.whole) for step in others):  # before what helps any model
             named = [step for step in named if step[0] not in (*GAINS, TOO_FEW_STEPS)]
         most = max(named, key=lambda step: abs(step[2]), default=None)
+        if most and most[1] == "noise" and abs(most[2]) < HALF * abs(self.whole):
+            return None
         return most if most and abs(most[2]) >= CARRIES * abs(self.whole) else None
 
     def carried(self, amount: Estimate) -> Estimate:

@@ -16,7 +16,7 @@ from attnlab.core.files import fingerprint, read_json, write_json
 from attnlab.core.machine import usable_cores
 from attnlab.explain.answer import Answer
 from attnlab.explain.case import Case, load_case, parse_case
-from attnlab.explain.causes.cause import OWN, Cause, Change
+from attnlab.explain.causes.cause import LEAKING, OWN, Cause, Change
 from attnlab.explain.causes.known import Known, setups_of
 from attnlab.explain.metrics import IN_TRAINING
 from attnlab.explain.possible import allowed
@@ -88,7 +88,9 @@ def explain(
         case = parse_case(case) if isinstance(case, Mapping) else load_case(case)
     if not case.quantity.distance:
         words = f"{case.quantity.seen:.4g} was seen, and that is as expected: {case.quantity.words}"
-        raise SpecError(f"{words}. There is nothing to explain; say in 'expected' what you thought it would be")
+        wanted = "say in 'expected' what you thought it would be"
+        wanted += ", of too large a difference as 'A is as good as B by 0.1'" if case.quantity.one_sided else ""
+        raise SpecError(f"{words}. There is nothing to explain; {wanted}")
     out = out or folder_of(case)
     plan = plan_study(case.study, calibrate=True)
     with contextlib.ExitStack() as held:
@@ -168,10 +170,14 @@ def _answer(measuring: Measuring, plan: Plan, pacing: Pacing) -> Answer:
 
 
 def worth_all_steps(answer: Answer, suspected: Sequence[Cause]) -> list[Cause]:
-    """Causes that seemed to carry something in shortened runs; before own code as a whole also those measured in it."""
+    """Causes that seemed to carry something in shortened runs; beside them a leak, which only long runs know by heart.
+
+    Before own code as a whole also those measured in it.
+    """
     own = answer.largest is not None and answer.largest[1] == OWN
     measured = [one.name for one in suspected if own and one.evidence and one.nature in ("bug", "known effect")]
-    return [one for one in suspected if one.name in (*answer.worth_all_steps, *measured)]
+    worth = (*answer.worth_all_steps, *measured)
+    return [one for one in suspected if one.name in ((*worth, LEAKING) if worth else ())]
 
 
 @final

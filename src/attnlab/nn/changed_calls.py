@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, final
 
 import torch
@@ -17,7 +18,9 @@ from attnlab.nn.kernels.dot_products import is_mapped
 
 SOFTMAX = frozenset({torch.softmax, F.softmax, Tensor.softmax, torch.special.softmax})
 RECTIFIERS = frozenset({torch.relu, F.relu, Tensor.relu, torch.relu_, Tensor.relu_})
-DROPOUTS = frozenset({F.dropout, torch.dropout})
+_DROPOUTS = "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout feature_dropout"
+DROPOUTS = frozenset(getattr(where, name) for name in _DROPOUTS.split() for where in (torch, F) if hasattr(where, name))
+"""Functions that drop values, called as ``f(x, p, training)``."""
 ENTRIES = frozenset({F.embedding, F.linear})
 """Functions that take a model's input in."""
 _LIMITED = """
@@ -96,7 +99,7 @@ class ChangedCalls(TorchFunctionMode):
         self._entry_times, self._positions = entry_times, positions
         self._scores, self._rectified = scores, rectified
         self._over_keys, self._dropping, self._given, self._attached = over_keys, dropping, given, attached
-        self._instead: dict[Any, Callable[..., Tensor]] = dict.fromkeys(DROPOUTS, self._dropout)
+        self._instead: dict[Any, Callable[..., Tensor]] = {one: partial(self._dropout, one) for one in DROPOUTS}
         self._instead |= {F.scaled_dot_product_attention: self._fused, F.layer_norm: self._layer_norm}
         self._taken_in = False
         self.across = False  # whether scores were normalized over another axis than their last
@@ -110,8 +113,8 @@ class ChangedCalls(TorchFunctionMode):
         """Call a function of torch with what it should have been given."""
         given = dict(kwargs or {})
         if func in WITH_INNER_CALLS:
-            changed = {"softmax": self._softmax, "scaled_dot_product_attention": self._fused, "dropout": self._dropout}
-            with _in_place_of(changed):
+            changed = {"softmax": self._softmax, "scaled_dot_product_attention": self._fused}
+            with _in_place_of(changed | {"dropout": self._instead[torch.dropout]}):
                 return func(*args, **given)
         if func in SOFTMAX:
             x = args or (given.pop("input"),)
@@ -174,13 +177,14 @@ class ChangedCalls(TorchFunctionMode):
             self.across, dim = True, -1 if self._over_keys else dim
         return torch.softmax(self._scores(x) if dim in (-1, x.ndim - 1) else x, dim, dtype=dtype)
 
-    def _dropout(self, input: Tensor, p: float = 0.5, *rest: Any, **named: Any) -> Tensor:  # noqa: A002 - torch's name
-        """Dropout, where it acts."""
-        acts = rest[0] if rest else named.get("training", named.get("train", True))
+    def _dropout(self, func: Any, input: Tensor, p: float = 0.5, *rest: Any, **named: Any) -> Tensor:  # noqa: A002 - torch's name
+        """Dropout of one kind, where it acts."""
+        unsaid = func not in (F.alpha_dropout, F.feature_alpha_dropout)
+        acts = rest[0] if rest else named.get("training", named.get("train", unsaid))
         if not acts:
             return input
         self.dropped = max(self.dropped, p)
-        return self._result(torch.dropout, input, (input, p, True), {}) if self._dropping else input
+        return self._result(func, input, (input, p, True), {}) if self._dropping else input
 
     def _fused(self, query: Tensor, key: Tensor, value: Tensor, *rest: Any, **named: Any) -> Tensor:
         """Fused attention with changed scores: in plain steps, which may be changed."""
@@ -196,7 +200,7 @@ class ChangedCalls(TorchFunctionMode):
             scores = scores.masked_fill(~mask, float("-inf")) if mask.dtype == torch.bool else scores + mask
         scores._of_products = True  # pyrefly: ignore
         weights = torch.softmax(self._scores(scores), -1).nan_to_num(0.0)  # as torch has it, where nothing is allowed
-        return self._dropout(weights, dropped) @ value if dropped else weights @ value
+        return self._dropout(torch.dropout, weights, dropped) @ value if dropped else weights @ value
 
 
 def are_products(scores: Tensor) -> bool:

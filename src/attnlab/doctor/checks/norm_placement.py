@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnlab.doctor.examination import Examination
 from attnlab.doctor.findings import Finding
@@ -107,6 +107,8 @@ def _wrong_axis(exam: Examination, norms: list[Norm]) -> Iterator[Finding]:
     sizes = {exam.inputs().shape[1]: "positions", exam.inputs().shape[0]: "samples"}
     if exam.convention.d_in in sizes or exam.convention.d_out in sizes:
         return
+    for width in {part.out_features for part in exam.eval_module.modules() if isinstance(part, nn.Linear)}:
+        sizes.pop(width, None)  # as a model that runs at one length alone may have it for its width
     seen: set[str] = set()
     for norm in norms:
         if norm.given and not _ACROSS.search(type(norm.module).__name__) and not _is_square(norm.given[0], exam):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import final
 
 from attnlab.core.contracts import Metric
-from attnlab.explain.answer import CARRIES, HALF, Share
+from attnlab.explain.answer import CARRIES, HALF, SPOILING, Share
 from attnlab.explain.causes.cause import OWN, PHASES, Cause, Change, phase_of
 from attnlab.explain.causes.removals import MORE_STEPS, more_steps
 from attnlab.explain.trials.effects import Estimate, effects, mean_of
@@ -89,7 +89,7 @@ class Removing:
         least = HALF if phase[0].nature == OWN else MATTERS
         alone = self._alone(tried, left, least)
         helping = [name for name, one in alone.items() if one.excludes_zero and one.mean / left > least]
-        helping = [name for name in helping if self._helps_who_is_behind(tried[name])]
+        helping = [name for name in helping if self._helps_who_is_behind(tried[name], alone[name].mean)]
         open_still = {n: one for n, one in alone.items() if one.runs > 1 and not one.excludes_zero}
         self.undecided |= {name: one for name, one in open_still.items() if one.mean / left > SEEMS_MUCH}
         self.worse |= {
@@ -123,19 +123,23 @@ class Removing:
             removed = {share.name for share in self.shares}
             self.alone |= {name: alone[name] for name in helping[:MOST_CAUSES] if name in alone and name not in removed}
 
-    def _helps_who_is_behind(self, one: Removed) -> bool:
-        """Whether a cause that is no bug makes the variant better that did worse than thought, and not the other worse.
+    def _helps_who_is_behind(self, one: Removed, closes: float) -> bool:
+        """Whether at least half of what a cause that is no bug changes is that the variant behind becomes better.
 
-        Where both gain, or a bug made the other one too good, a difference may well become smaller.
+        It is the one that did worse than thought. Where the other becomes worse, a difference becomes smaller, too;
+        and rightly so where a bug made that one too good, or numbers of both tell nothing.
         """
         quantity = self.measuring.case.quantity
-        if quantity.beside is None or one[0].nature == "bug":
+        if quantity.beside is None or one[0].nature == "bug" or one[0].name in SPOILING:
             return True
         behind = quantity.worse_than_thought
         setups = {"before": self._with(self.applied)[behind], "after": self._with([*self.applied, one])[behind]}
         found = self.measuring.values(setups, quantity.metric)
         before, after = (mean_of(found[when]) for when in setups)
-        return before is None or after is None or quantity.metric.improves(after.mean, before.mean)
+        if before is None or after is None:
+            return True
+        gained = abs(after.mean - before.mean) if quantity.metric.improves(after.mean, before.mean) else 0.0
+        return gained >= HALF * abs(closes) and gained > 0
 
     def _why_not(self, one: Removed) -> str:
         """Why there are no results without a cause: the error of a run, where one failed."""

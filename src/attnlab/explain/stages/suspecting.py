@@ -43,7 +43,8 @@ def suspects(quantity: Quantity, known: Mapping[str, Known], equal: Mapping[str,
 def equal_parameters(case: Case, plan: Plan) -> Mapping[str, Change] | None:
     """What makes the compared variants' parameters equal; None where they are, or it cannot be.
 
-    None, too, where the one that did worse than thought has more of them: for want of them it did not.
+    None, too, where the one that did worse than thought has more of them: for want of them it did not; and where both
+    would be one model, whose difference from itself is none whatever carries it.
     """
     quantity = case.quantity
     if quantity.beside is None:
@@ -59,7 +60,8 @@ def equal_parameters(case: Case, plan: Plan) -> Mapping[str, Change] | None:
         study = restore_study({**kept, "content": merge(kept["content"], matching)})
         matched = plan_study(study).variant(quantity.variant).model
         changed = {key: value for key, value in matched.items() if own.model.get(key) != value}
-        return {quantity.variant: {"model": changed}} if changed else None
+        one_model = matched == plan.variant(quantity.beside).model
+        return {quantity.variant: {"model": changed}} if changed and not one_model else None
     return None
 
 
