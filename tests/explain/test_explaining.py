@@ -267,7 +267,7 @@ def test_a_number_of_training_is_told_from_one_of_held_out_data(said, tmp_path, 
     seen = {f"val_{kind}": trained.start.mean}
     answer = runs_alone(case | {"saw": seen, "expected": {f"val_{kind}": better}}, tmp_path / "read")
     assert answer.otherwise is not None
-    assert answer.otherwise.variant == f"the {kind} in training for that of held-out data"
+    assert answer.otherwise.variant == f"the {kind} in training, told for that of held-out data"
 
 
 def test_labels_that_are_wrong_by_chance_are_told(said, tmp_path):

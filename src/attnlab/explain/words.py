@@ -148,7 +148,7 @@ def _otherwise(answer: Answer) -> str:
     one, found = answer.otherwise, answer.otherwise.found
     gave = f"{found.mean:.4g}{interval(found)}"
     if len(answer.variants) > 1:
-        return f"; its {one.seen:.4g} lies within that of {one.variant}: {gave}"
+        return f"; its {one.seen:.4g} is what runs give as {one.variant}: {gave}"
     return f", and within that of {one.variant}: {gave}"
 
 

@@ -191,7 +191,7 @@ def _read_otherwise(measuring: Measuring, known: Known, found: Values, _seen: fl
         if quantity.metric.unit == trained.unit and quantity.metric.name not in IN_TRAINING:
             kind = trained.name.removeprefix("train_")
             reached = measuring.values({name: known.setup}, trained)[name]
-            yield f"the {kind} in training for that of held-out data", reached
+            yield f"the {kind} in training, told for that of held-out data", reached
 
 
 def _leaking(measuring: Measuring, known: Known, found: Values, seen: float) -> Iterator[tuple[str, Values]]:
