@@ -187,6 +187,13 @@ def test_steps_are_made_more_as_long_as_that_helps_and_told_as_they_are():
     assert "mine, too few steps removed, too few steps removed again" in measuring.made
 
 
+def test_a_rate_that_stays_stands_in_place_of_none(monkeypatch):
+    monkeypatch.setitem(LOSS, "rate", 1.0)
+    removing = Removing(_Measured(), {"mine": BASE}, None, lambda _: None)
+    removing.carry([Cause("rate", "set-up", "searched", {"mine": {"training": {"lr": 1e-3}}})])
+    assert [share.detail for share in removing.shares] == ["mine: rate 0.001"]
+
+
 def test_how_what_is_held_out_was_cut_is_told(monkeypatch):
     monkeypatch.setitem(LOSS, "leaking split", 1.0)
     removing = Removing(_Measured(), {"mine": BASE}, None, lambda _: None)

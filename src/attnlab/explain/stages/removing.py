@@ -342,7 +342,8 @@ def _chosen(changes: Mapping[str, Change], base: Mapping[str, Setup]) -> str:
     told = []
     for name, change in changes.items():
         training, before = change.get("training", {}), base[name].training
-        said = f" instead of {before['lr']:.2g}" if "lr" in before else ""
+        other = training.get("lr") != before.get("lr")
+        said = f" instead of {before['lr']:.2g}" if "lr" in before and other else ""
         told += [f"{name}: rate {training['lr']:.2g}{said}"] if "lr" in training else []
         budget = "budget" in training and training["budget"]["steps"]
         told += [f"{name}: {budget} steps instead of {base[name].steps}"] if budget else []
