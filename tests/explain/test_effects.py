@@ -616,7 +616,9 @@ def test_a_model_of_ones_own_that_sees_little_is_given_sight(tmp_path):
     setup = Setup("mine", task, {"name": f"{OWN}:Convolutions"}, {"budget": {"steps": 40}})
     known = Known(setup, build_task(task), examine(setup), measure(setup), exchangeable=exchangeable(setup))
     (cause,) = (one for one in candidates({"mine": known}) if one.name == "small reach")
-    assert "dilated kernels" in cause.remedy
+    assert "dilated kernels" in cause.remedy  # in code of one's own; settings of the lab's are told as they are
+    labs = Known(replace(setup, model={"name": "encoder", "positions": "none"}), known.task, measured={"order": 0.0})
+    assert [one.remedy for one in candidates({"mine": labs}) if one.name == "no positions"] == [""]
     assert known.measured["reach"] == 5.0
     assert measure(setup.changed(cause.changes["mine"]))["reach"] == 11.0
     wrong = Examined("own.py:Convolutions", "model", findings=[WRONG])

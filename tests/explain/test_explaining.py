@@ -422,6 +422,8 @@ def test_one_variant_may_be_better_than_another_by_any_amount():
     assert "more than there was to explain" not in told
     assert "beyond what was expected" not in told
     assert waterfall_rows(replace(answer, one_sided=True))[-1]["text"] == "0 or more"
+    other = replace(answer, one_sided=True, scale="small", seen=-0.02, start=around(0.1), shares=())
+    assert other.expected_words == "0 or more", "where runs of another size are as expected already"
     assert "0.14 was seen and 0 or less expected" in paragraph(replace(answer, seen=0.14, one_sided=True))
     nearly, hardly = (
         replace(answer, one_sided=True, shares=(), end=wide, undecided={"rate": Estimate(-0.4, -0.8, high, 3)})
@@ -430,6 +432,8 @@ def test_one_variant_may_be_better_than_another_by_any_amount():
     assert "'rate' may carry +0.4 [-0.1, 0.8], which 3 runs do not decide." in paragraph(nearly)
     assert what_next(nearly).startswith("Decide whether 'rate' carries it")
     assert [one.is_all_noise for one in (nearly, hardly, replace(nearly, one_sided=False))] == [False, True, True]
+    short = replace(nearly, fraction=0.25, entire=Estimate(-0.01, -0.2, 0.2, 3), start=around(-0.9))
+    assert short.is_all_noise, "of what shortened runs show little is of what was seen"
 
 
 @pytest.mark.parametrize(

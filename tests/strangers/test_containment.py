@@ -207,5 +207,5 @@ def test_a_module_that_masks_with_bytes_is_examined_and_told_that_it_raises(tmp_
     (tmp_path / "mine.py").write_text(OF_AN_EARLIER_TORCH)
     diagnosis = doctor(f"{tmp_path}/mine.py:Mine")
     assert [(one.check, one.severity) for one in diagnosis.errors] == [("mask-polarity", "error")], str(diagnosis)
-    assert "torch takes no more: it raises" in diagnosis.errors[0].message
+    assert "masked_fill takes no more: it raises" in diagnosis.errors[0].message
     assert diagnosis.assumptions["causal"].startswith("yes")

@@ -373,6 +373,40 @@ def test_images_that_were_made_too_small_are_made_wider(tmp_path, wanted):
     assert interview(built[64]).length == 64**2
 
 
+def test_what_is_lacking_of_a_class_above_and_gives_a_value_is_still_lacking(tmp_path):
+    text = (
+        "import not_here\n\nclass Mine(not_here.Module):\n    def __init__(self, dim):\n        super().__init__()\n"
+        "        self.map = nn.Linear(dim, dim)\n\n    def forward(self, x):\n"
+        "        self.log('x', x)\n        return torch.cat([\n            self.embed(x),\n            self.map(x)])\n"
+    )
+    module = load(f"{file(tmp_path, text)}:Mine").module
+    assert module.log("x", 1) is None
+    with pytest.raises(AttributeError, match="'Mine' object has no attribute 'embed'"):
+        _ = module.embed
+
+
+def test_what_another_class_above_gives_stands_before_what_a_missing_one_would(tmp_path):
+    text = (
+        "import not_here\n\nclass Lent(nn.Module):\n    def __getattr__(self, word):\n"
+        "        return 7 if word == 'magic' else super().__getattr__(word)\n\n"
+        "class Mine(not_here.Mixin, Lent):\n    def __init__(self, dim):\n        super().__init__()\n"
+        "        self.map = nn.Linear(dim, dim)\n\n    def forward(self, x):\n        return self.map(x)\n"
+    )
+    assert load(f"{file(tmp_path, text)}:Mine").module.magic == 7
+
+
+@pytest.mark.parametrize(("name", "kind"), [("encoder", nn.Linear), ("encoder_layer", nn.TransformerEncoderLayer)])
+def test_layers_of_torch_that_are_put_in_have_the_batch_first(tmp_path, name, kind):
+    text = (
+        f"class Mine(nn.Module):\n    def __init__(self, {name}, dim):\n        super().__init__()\n"
+        f"        self.{name}, self.map = {name}, nn.Linear(dim, dim)\n\n"
+        f"    def forward(self, x):\n        return self.map(self.{name}(x))\n"
+    )
+    part = getattr(load(f"{file(tmp_path, text)}:Mine").module, name)
+    assert type(part) is kind
+    assert kind is nn.Linear or part.self_attn.batch_first
+
+
 def test_a_layer_that_torch_has_under_its_name_is_built(tmp_path):
     text = (
         "import copy\n\nclass Mine(nn.Module):\n    def __init__(self, decoder_layer, num_layers):\n"

@@ -15,6 +15,7 @@ import inspect
 import os
 import re
 import sys
+import textwrap
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -257,21 +258,32 @@ def _begin(self: Any, *_: Any, **__: Any) -> None:
 
 def _lend(self: Any, word: str) -> Any:
     """What an instance of an unknown class lacks: what is called for its effect alone does nothing."""
-    for base in BASES:
-        with contextlib.suppress(AttributeError):
-            return base.__getattr__(self, word)
-    if any(re.search(rf"^\s*self\.{word}\(", _text_of(kind), re.MULTILINE) for kind in type(self).__mro__):
+    for kind in type(self).__mro__:
+        own: Any = vars(kind).get("__getattr__")
+        if own is not None and own is not _lend:
+            with contextlib.suppress(AttributeError):
+                return own(self, word)
+    calls = [call for kind in type(self).__mro__ for call in _calls_of(kind).get(word, ())]
+    if calls and all(calls):
         return _do_nothing
     raise AttributeError(f"'{type(self).__name__}' object has no attribute '{word}'")
 
 
 @functools.lru_cache(maxsize=64)
-def _text_of(kind: type) -> str:
-    """The source of a class of a person's own, nothing of any other."""
+def _calls_of(kind: type) -> dict[str, list[bool]]:
+    """By name the calls of ``self.name`` in a class of a person's own: whether each is a statement by itself."""
     try:
-        return inspect.getsource(kind) if is_own(kind.__module__) else ""
-    except (OSError, TypeError):
-        return ""
+        tree = ast.parse(textwrap.dedent(inspect.getsource(kind)) if is_own(kind.__module__) else "")
+    except (OSError, TypeError, SyntaxError):
+        return {}
+    statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    found: dict[str, list[bool]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            of_self = isinstance(node.func.value, ast.Name) and node.func.value.id == "self"
+            if of_self:
+                found.setdefault(node.func.attr, []).append(id(node) in statements)
+    return found
 
 
 def _do_nothing(*_: Any, **__: Any) -> None:

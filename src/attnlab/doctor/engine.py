@@ -370,7 +370,7 @@ def _side_effects(traces: Traces) -> Iterator[Finding]:
         yield Finding(
             "mask-polarity",
             "error",
-            "it hides by a mask of bytes, which torch takes no more: it raises.",
+            "it hides by a mask of bytes, which masked_fill takes no more: it raises.",
             "masked_fill with a mask of uint8; for this examination it was taken as True and False",
             "make masks of bool: mask.bool(), dtype=torch.bool, or a comparison in place of .byte()",
             "PyTorch documentation, torch.Tensor.masked_fill_: mask (BoolTensor)",

@@ -208,7 +208,7 @@ class Answer:
     @property
     def expected_words(self) -> str:
         """What was expected, in digits, and whether more or less of it is as good."""
-        beyond = (" or more" if self.distance < 0 else " or less") if self.one_sided else ""
+        beyond = (" or more" if self.seen < self.expected else " or less") if self.one_sided else ""
         return f"{self.expected:.4g}{beyond}"
 
     @property
@@ -267,7 +267,7 @@ class Answer:
     def _is_nearly_decided(self, amount: Estimate) -> bool:
         """Whether a cause seems to carry all there is to explain, with an interval of which little lies beyond zero."""
         one = self.carried(amount)
-        return one.mean >= abs(self._farthest) and one.low > -NEARLY * one.mean
+        return one.mean * self.counts >= abs(self._farthest) and one.low > -NEARLY * one.mean
 
     @property
     def comes_of_data(self) -> Allowed | None:

@@ -176,7 +176,9 @@ def _share(answer: Answer, share: Share) -> str:
     detail = f" ({share.detail})" if share.detail else ""
     last = answer.carried(share.last) if share.interacts and share.last else None
     order = f" Removed last it carries {last.mean:+.3g}: it interacts." if last else ""
-    why = f" {ended(share.evidence[0].upper() + share.evidence[1:])}" if share.evidence else ""
+    told = share.evidence
+    named = told.partition(": ")[0].isidentifier()  # of a class, which keeps its letters
+    why = f" {ended(told if named else told[0].upper() + told[1:])}" if told else ""
     source = f" See {share.source}." if share.source else ""
     name = f"{share.name[0].upper()}{share.name[1:]}"
     where = f" of {' and '.join(map(repr, share.where))}" if share.where else ""

@@ -27,7 +27,9 @@ _SEED = 20  # any
 _NEXT_TO_ZERO = 1e-4  # as gains of residual branches start
 _BUSY = 5.0  # times as long on the clock as computing alone takes, on a machine with much else to do
 _OF_CUDA = re.compile(r"CUDA|cuda:\d|NVIDIA|No viable backend")  # what torch says without it, or beside the CPU
-_OF_BYTES = re.compile(r"only supports boolean masks, but got .* unsigned char|expected BoolTensor for mask")
+_OF_BYTES = re.compile(
+    r"only supports boolean masks, but got .* unsigned char|expected BoolTensor for mask|mask with dtype Byte"
+)
 _AGAIN_S = 1.0  # a module that swallows the first interruption gets another one every second
 
 
@@ -100,7 +102,7 @@ class _BoolForBytes(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         del types
         named = dict(kwargs or {})
-        if getattr(func, "__name__", "").rstrip("_") in ("masked_fill", "masked_select"):
+        if getattr(func, "__name__", "").rstrip("_") in ("masked_fill", "masked_select", "masked_scatter"):
             args = (*args[:1], *map(_as_bool, args[1:2]), *args[2:])
             named |= {name: _as_bool(value) for name, value in named.items() if name == "mask"}
         return func(*args, **named)

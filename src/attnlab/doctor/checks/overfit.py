@@ -26,7 +26,7 @@ UNMOVED = 0.99  # of the first loss: nothing was learned
 HARDLY = 0.8  # of the loss of always giving the same answer
 LIMIT_S = 2.0  # of computing, for all steps; what was reached by then counts
 FLAT = 1e-7  # of the output's size: the items look the same to it
-_STARTS = 6  # what closes by chance in two of three stays closed at all in one of nine
+_STARTS = 6  # what closes by chance in two of three is closed at the five others, too, in one of eight
 _SHARE_OF_WEIGHTS = 0.03  # of the smallest weights: what one step of Adam may change
 _SOURCE = "Karpathy, A Recipe for Training Neural Networks, 2019: overfit one batch"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -49,7 +50,7 @@ MENDINGS: Mapping[str, Mapping[str, Any]] = {
     "normalization": {"over_keys": True},
 }
 """By the doctor's check, how a mixer is called without the fault; a wrong scale brings its factor with it."""
-MEANT = "; if it is meant"
+MEANT = re.compile(r"; if \w+ is meant|, or declare ")
 """What the doctor's remedies go on with where an error may be accepted, which mends nothing here."""
 CALLED = {"positions": "wrong positions", "padding": "padding that has an influence"}
 """By the doctor's check, what its error is called that alone is wrong and has no name, where attention is exchanged."""
@@ -80,7 +81,11 @@ def candidates(situations: Mapping[str, Known], *, comparison: Mapping[str, Chan
             evidence = "; ".join(dict.fromkeys(filter(None, told)))
             before = [one.signature(sign, trained=False) for one in situations.values() for sign in removal.signatures]
             began = removal.by_training and not any(before)
-            words = (evidence, removal.source, removal.remedy)
+            words = (
+                evidence,
+                removal.source,
+                removal.remedy if all(situations[name].is_own for name in changes) else "",
+            )
             fields = (removal.name, removal.nature, removal.removed, changes, *words)
             found.append(Cause(*fields, costs=removal.costs, grows=removal.grows, began=began))
     if comparison:
@@ -134,7 +139,7 @@ def _bugs(situations: Mapping[str, Known]) -> Iterator[Cause]:
                 message = f"{one.name.rpartition(':')[2]}: {finding['message'].rstrip('.')}"
                 told = [part for part in (before.evidence, message) if part]
                 words = {"evidence": "; ".join(dict.fromkeys(told)), "source": before.source or finding["source"]}
-                words["remedy"] = before.remedy or finding.get("remedy", "").partition(MEANT)[0]
+                words["remedy"] = before.remedy or _remedy_of(finding)
                 found[title] = replace(before, changes={**before.changes, name: {"model": change}}, **words)
                 called.setdefault(title, set()).add(finding.get("called") or CALLED.get(finding["check"], title))
     named = {title: next(iter(names)) if len(names) == 1 else title for title, names in called.items()}
@@ -155,6 +160,13 @@ def _remedy(situation: Known, one: Examined, finding: Mapping[str, Any]) -> tupl
     if finding["check"] == "positions" and situation.signature("missing positions"):
         change = next(filter(None, (exchanged(situation, kind) for kind in (ATTENTION, LAYER))), None)
     return f"bug in {one.name.rpartition(':')[2]}", WHOLE, change
+
+
+def _remedy_of(finding: Mapping[str, Any]) -> str:
+    """What the doctor says to do about an error; nothing where it sends to another one."""
+    if finding["check"] == "causality" and finding.get("called") == SCRAMBLED_HEADS:
+        return ""
+    return MEANT.split(finding.get("remedy", ""))[0]
 
 
 def _mending(situation: Known, finding: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -39,6 +39,7 @@ from attnlab.core.own_files import constants_of_script
 from attnlab.strangers.loading.callers import watched
 from attnlab.strangers.loading.mentions import handed_on_as, handed_to, setting_of, tables_asked, words_compared_with
 from attnlab.strangers.loading.parts import (
+    OF_TORCH,
     class_like,
     class_named,
     is_called,
@@ -137,7 +138,9 @@ class Maker:
         self._taken_apart: dict[str, int] = {}  # what its annotation calls a number, and its code takes apart
         self._inside: dict[str, int] = {}  # smaller sizes of a config that takes none
         self._sides: set[tuple[str, str]] = set()  # classes and attributes of theirs that only a larger module sets
-        self._second_steps: set[tuple[str, str]] = set()  # classes and methods of theirs that set what is lacking
+        self._second_steps: dict[
+            tuple[str, str], None
+        ] = {}  # in this order: classes and methods of theirs that set what is lacking
         self.caller = caller
 
     def first(self) -> nn.Module:
@@ -252,7 +255,7 @@ class Maker:
             cause = _first_cause(failed)
             more = self._wanted_by(cause) if isinstance(cause, KeyError) else {}
             sides = {*_LACKS_SIDE.findall(str(cause))} - self._sides
-            steps = {*_steps_to(first, str(cause))} - self._second_steps
+            steps = {one: None for one in _steps_to(first, str(cause)) if one not in self._second_steps}
             if not (more or sides or steps):
                 return
             self.given |= more
@@ -375,7 +378,8 @@ class Maker:
         kind = class_like(self.factory, name)
         builds = re.search(rf"(?<!\.)\b{name}\(", source_of(getattr(self.factory, "__init__", None)))
         if kind is not None and self._told(name) is None and not builds:
-            return Maker(kind, f"{self.name}({name})", sizes).begun()
+            layout = {"batch_first": True} if kind in OF_TORCH.values() else {}
+            return Maker(kind, f"{self.name}({name})", {**sizes, **layout}).begun()
         if not is_called(self.factory, name):
             return None
         self.guesses_parts = True

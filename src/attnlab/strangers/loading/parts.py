@@ -16,6 +16,8 @@ from attnlab.strangers.loading.sizes import is_module
 from attnlab.strangers.said.source import nodes_of, source_of
 
 _OWN = r"(\bself\.|(?<![.\w])(?<!def ))"  # before an argument that is called: `attention(x)`, but not `x.attention()`
+OF_TORCH = {"encoder_layer": nn.TransformerEncoderLayer, "decoder_layer": nn.TransformerDecoderLayer}
+"""Layers of torch by the names of arguments that are given them."""
 _SHORTEST_WORD = 4  # of a name that says what is meant
 
 Factory = Callable[..., Any]
@@ -63,7 +65,7 @@ def class_like(factory: Factory, name: str) -> type | None:
     words = name.lower().replace("attn", "attention").split("_")
     held = (kind for word in ("".join(words), words[-1]) for kind in own if word in kind.__name__.lower())
     found = next(held, None) if len(words[-1]) >= _SHORTEST_WORD else None
-    return found or getattr(nn, "Transformer" + name.title().replace("_", ""), None)  # `encoder_layer` of torch
+    return found or OF_TORCH.get(name)
 
 
 def _is_made_of(factory: Factory, kind: type, name: str) -> bool:
@@ -73,7 +75,8 @@ def _is_made_of(factory: Factory, kind: type, name: str) -> bool:
 
 def methods_that_set(kind: type, attribute: str) -> list[str]:
     """The methods of a class that give itself an attribute, and that are called with nothing."""
-    return [name for name in vars(kind) if not name.startswith("__") and _sets(getattr(kind, name), attribute)]
+    names = dict.fromkeys(name for each in kind.__mro__ if is_own(each.__module__) for name in vars(each))
+    return [name for name in names if not name.startswith("__") and _sets(getattr(kind, name), attribute)]
 
 
 def _sets(method: Any, attribute: str) -> bool:
