@@ -7,8 +7,11 @@ from collections.abc import Hashable, Mapping
 from typing import final
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+DROPOUTS = frozenset({F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout})
+"""Functions of torch that draw which values they drop, called as ``f(x, p, training, inplace)``."""
 RANDOM = "random."
 """Before the names of the generators' states, beside the optimizers' names in a checkpoint."""
 

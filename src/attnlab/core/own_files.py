@@ -279,10 +279,9 @@ def _calls_of(kind: type) -> dict[str, list[bool]]:
     statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     found: dict[str, list[bool]] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            of_self = isinstance(node.func.value, ast.Name) and node.func.value.id == "self"
-            if of_self:
-                found.setdefault(node.func.attr, []).append(id(node) in statements)
+        called = node.func if isinstance(node, ast.Call) else None
+        if isinstance(called, ast.Attribute) and ast.unparse(called.value) == "self":
+            found.setdefault(called.attr, []).append(id(node) in statements)
     return found
 
 

@@ -192,15 +192,15 @@ def ended(text: str) -> str:
 
 def _bugs(answer: Answer) -> Iterator[str]:
     """Errors of the doctor and measured bugs that no removal showed to carry anything, and where it finds none."""
-    right = [one.name.rpartition(":")[2] for one in answer.examined if not (one.errors or one.error)]
+    right = [one.class_name for one in answer.examined if not (one.errors or one.error)]
     if right:
         yield f"The doctor finds no error in {' and '.join(right)}."
     for one in answer.examined:
         for first, *more in _besides(answer, one):
             also = f"{first} (and {len(more)} more of this kind)" if more else first
-            yield f"The doctor also finds an error in {one.name.rpartition(':')[2]}: {ended(also)}"
+            yield f"The doctor also finds an error in {one.class_name}: {ended(also)}"
         if one.error:
-            yield f"{one.name.rpartition(':')[2]} could not be examined: {one.error}."
+            yield f"{one.class_name} could not be examined: {one.error}."
     for variant, effects in answer.effects.items():
         for name in effects.keys() & BUGS - {*answer.gone, *(share.name for share in answer.shares)}:
             yield f"Measured in '{variant}', a bug, whatever it carries here: {name}: {effects[name]}."
@@ -322,9 +322,9 @@ def _of_noise(answer: Answer) -> str:
     runs = answer.usual or answer.start
     if runs is None or runs.runs == 1:
         return "Run it with more seeds before anything is concluded from one."
-    most = max(abs(runs.low), abs(runs.high))
     if len(answer.variants) < 2:
         return f"Tell the mean of several runs, here {runs.mean:.4g}{interval(runs)}, in place of one number."
+    most = max(abs(runs.low), abs(runs.high))
     if most < abs(answer.seen):
         return f"Compare means of several seeds: over these {runs.runs} runs they differ by {most:.2g} at most."
     return "Compare with more seeds: attnlab run adds them until a difference is decided."

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from attnlab.core.generators import DROPOUTS
 from attnlab.nn.axes.positions import sinusoids
 from attnlab.nn.kernels.dot_products import is_mapped
 
 SOFTMAX = frozenset({torch.softmax, F.softmax, Tensor.softmax, torch.special.softmax})
 RECTIFIERS = frozenset({torch.relu, F.relu, Tensor.relu, torch.relu_, Tensor.relu_})
-_DROPOUTS = "dropout dropout1d dropout2d dropout3d alpha_dropout feature_alpha_dropout feature_dropout"
-DROPOUTS = frozenset(getattr(where, name) for name in _DROPOUTS.split() for where in (torch, F) if hasattr(where, name))
+DROPPING = DROPOUTS | {torch.dropout, torch.alpha_dropout, torch.feature_alpha_dropout, torch.feature_dropout}
 """Functions that drop values, called as ``f(x, p, training)``."""
 ENTRIES = frozenset({F.embedding, F.linear})
 """Functions that take a model's input in."""
@@ -99,7 +99,7 @@ class ChangedCalls(TorchFunctionMode):
         self._entry_times, self._positions = entry_times, positions
         self._scores, self._rectified = scores, rectified
         self._over_keys, self._dropping, self._given, self._attached = over_keys, dropping, given, attached
-        self._instead: dict[Any, Callable[..., Tensor]] = {one: partial(self._dropout, one) for one in DROPOUTS}
+        self._instead: dict[Any, Callable[..., Tensor]] = {one: partial(self._dropout, one) for one in DROPPING}
         self._instead |= {F.scaled_dot_product_attention: self._fused, F.layer_norm: self._layer_norm}
         self._taken_in = False
         self.across = False  # whether scores were normalized over another axis than their last

@@ -119,10 +119,10 @@ def held_at_zero(exam: Examination) -> list[str]:
     return [name for name in named if name in held]
 
 
-def _reached(exam: Examination, module: nn.Module, seed: int) -> set[str]:
-    """The parameters that have a gradient in one call."""
+def _reached(exam: Examination, module: nn.Module, seed: int, x: Tensor | None = None) -> set[str]:
+    """The parameters that have a gradient in one call, of inputs of its own where none are given."""
     module.zero_grad(set_to_none=True)
-    loss = _projection(results(exam, module, exam.inputs(seed=20 + seed)), seed)
+    loss = _projection(results(exam, module, exam.inputs(seed=20 + seed) if x is None else x), seed)
     if loss.requires_grad:
         loss.backward()
     return {name for name, each in module.named_parameters() if each.grad is not None and bool(each.grad.any())}
@@ -130,13 +130,8 @@ def _reached(exam: Examination, module: nn.Module, seed: int) -> set[str]:
 
 def reached_behind_others(exam: Examination) -> set[str]:
     """The parameters that have a gradient where the input has one: what is made to save memory may rely on it."""
-    x, module = exam.inputs(seed=20), exam.fresh(train=True)
-    if not x.is_floating_point():
-        return set()
-    loss = _projection(results(exam, module, x.requires_grad_() * 1.0), 0)
-    if loss.requires_grad:
-        loss.backward()
-    return {name for name, each in module.named_parameters() if each.grad is not None and bool(each.grad.any())}
+    x = exam.inputs(seed=20)
+    return _reached(exam, exam.fresh(train=True), 0, x.requires_grad_() * 1.0) if x.is_floating_point() else set()
 
 
 def _raises(exam: Examination, module: nn.Module, inputs: Tensor, *, grad: bool) -> bool:

@@ -81,12 +81,8 @@ def candidates(situations: Mapping[str, Known], *, comparison: Mapping[str, Chan
             evidence = "; ".join(dict.fromkeys(filter(None, told)))
             before = [one.signature(sign, trained=False) for one in situations.values() for sign in removal.signatures]
             began = removal.by_training and not any(before)
-            words = (
-                evidence,
-                removal.source,
-                removal.remedy if all(situations[name].is_own for name in changes) else "",
-            )
-            fields = (removal.name, removal.nature, removal.removed, changes, *words)
+            remedy = removal.remedy if all(situations[name].is_own for name in changes) else ""
+            fields = (removal.name, removal.nature, removal.removed, changes, evidence, removal.source, remedy)
             found.append(Cause(*fields, costs=removal.costs, grows=removal.grows, began=began))
     if comparison:
         words = "the width is changed until both have as many parameters"
@@ -136,7 +132,7 @@ def _bugs(situations: Mapping[str, Known]) -> Iterator[Cause]:
             title, removed, change = _remedy(situation, one, finding)
             if change:
                 before = found.get(title, Cause(title, "bug", removed, {}))
-                message = f"{one.name.rpartition(':')[2]}: {finding['message'].rstrip('.')}"
+                message = f"{one.class_name}: {finding['message'].rstrip('.')}"
                 told = [part for part in (before.evidence, message) if part]
                 words = {"evidence": "; ".join(dict.fromkeys(told)), "source": before.source or finding["source"]}
                 words["remedy"] = before.remedy or _remedy_of(finding)
@@ -159,7 +155,7 @@ def _remedy(situation: Known, one: Examined, finding: Mapping[str, Any]) -> tupl
     change = with_attention(situation, places=False) if attends else None  # missing ones are another cause
     if finding["check"] == "positions" and situation.signature("missing positions"):
         change = next(filter(None, (exchanged(situation, kind) for kind in (ATTENTION, LAYER))), None)
-    return f"bug in {one.name.rpartition(':')[2]}", WHOLE, change
+    return f"bug in {one.class_name}", WHOLE, change
 
 
 def _remedy_of(finding: Mapping[str, Any]) -> str:

@@ -47,6 +47,11 @@ class Examined:
     layout_open: bool = False  # of a model: called with the length first, as samples meet otherwise; nobody says so
 
     @property
+    def class_name(self) -> str:
+        """The class without its file."""
+        return self.name.rpartition(":")[2]
+
+    @property
     def errors(self) -> list[dict[str, Any]]:
         """The findings that are bugs in any use."""
         return self._unmeant("error")

@@ -50,7 +50,7 @@ def know_before(case: Case, setups: Mapping[str, Setup], kept: Path, tell: Tell)
         known[name] = Known(setup, task, examined, measured, exchangeable=parts)
         for one in examined:
             here = one.verdict if one.errors_here or not one.errors else "no error that matters in these runs"
-            tell(f"doctor, {one.name.rpartition(':')[2]}: {here or one.error}")
+            tell(f"doctor, {one.class_name}: {here or one.error}")
             for finding in one.errors_here or one.warnings[:1]:
                 tell(f"  {finding['message']} {finding['evidence']}")
         effects[name] = _at_work(name, measured, tell)

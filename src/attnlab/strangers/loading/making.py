@@ -138,9 +138,7 @@ class Maker:
         self._taken_apart: dict[str, int] = {}  # what its annotation calls a number, and its code takes apart
         self._inside: dict[str, int] = {}  # smaller sizes of a config that takes none
         self._sides: set[tuple[str, str]] = set()  # classes and attributes of theirs that only a larger module sets
-        self._second_steps: dict[
-            tuple[str, str], None
-        ] = {}  # in this order: classes and methods of theirs that set what is lacking
+        self._second_steps: list[tuple[str, str]] = []  # classes and methods of theirs that set what is lacking
         self.caller = caller
 
     def first(self) -> nn.Module:
@@ -255,12 +253,12 @@ class Maker:
             cause = _first_cause(failed)
             more = self._wanted_by(cause) if isinstance(cause, KeyError) else {}
             sides = {*_LACKS_SIDE.findall(str(cause))} - self._sides
-            steps = {one: None for one in _steps_to(first, str(cause)) if one not in self._second_steps}
+            steps = [one for one in _steps_to(first, str(cause)) if one not in self._second_steps]
             if not (more or sides or steps):
                 return
             self.given |= more
             self._sides |= sides
-            self._second_steps |= steps
+            self._second_steps += steps
             self.notes += tuple(f"{name}() of {kind} called, as it sets what is used" for kind, name in steps)
             self.notes += tuple(f"{name} of {kind} set to {_SIDE_UNSET}, as nothing sets it" for kind, name in sides)
             first = self.first()

@@ -69,7 +69,7 @@ def _makers(
     wide = plain.wide_images  # before it makes them smaller
     yield plain
     calls = list(itertools.islice(literal_calls(factory), _MOST_CALLS))
-    literal = iter([Maker(factory, name, given, causal=causal, elsewhere=values) for values in calls])
+    literal = (Maker(factory, name, given, causal=causal, elsewhere=values) for values in calls)
     for first in itertools.islice(literal, 1):
         wide += first.wide_images
         yield first

@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from attnlab.core.generators import DROPOUTS
+
 TakeTurn = Callable[[int], None]
 """Give torch's random number generators to the run of a number."""
 
 MATRIX_AXES = 2
-DROPOUTS = frozenset({F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, F.alpha_dropout, F.feature_alpha_dropout})
-"""Functions that drop values, called as ``f(x, p, training, inplace)``."""
 FACTORIES = {"aten::rand": 0, "aten::randn": 0, "aten::randint": 1, "aten::randint.low": 2}
 """Random operations that take no tensor, and which argument is their shape."""
 FUSED = "scaled_dot_product"
