@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -314,9 +315,20 @@ def test_a_node_that_is_otherwise_is_refused_before_the_first_step(ray, place, s
 
 
 def test_a_cluster_that_gives_no_answer_counts_as_lost(ray, monkeypatch, tmp_path):
-    monkeypatch.setattr(cluster, "SILENCE_S", 0.0)
-    with pytest.raises(RunError, match=r"the Ray cluster was lost .*The same command goes on from there"):
-        run_study(study({"plain": {}}), tmp_path / "out", executor=ray)
+    class Silent:
+        def put(self, number, message): ...
+
+        def take(self):
+            threading.Event().wait()
+
+    silent = ray._ray.remote(num_cpus=0)(Silent).remote()
+    monkeypatch.setattr(ray, "_mailbox", silent)
+    monkeypatch.setattr(cluster, "SILENCE_S", 0.5)
+    try:
+        with pytest.raises(RunError, match=r"the Ray cluster was lost .*The same command goes on from there"):
+            run_study(study({"plain": {}}), tmp_path / "out", executor=ray)
+    finally:
+        ray._ray.kill(silent)
 
 
 def test_a_node_that_is_lost_is_no_fault_of_the_run_and_a_process_is(tmp_path, monkeypatch):
