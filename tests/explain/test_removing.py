@@ -476,16 +476,17 @@ def test_a_number_in_another_unit_is_not_said_to_be_worse_than_chance():
     assert "stay unexplained" not in told
 
 
-def test_runs_that_end_sooner_and_come_nearer_are_not_shortened(said, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", ["overfitting", "leaking split"])
+def test_runs_that_come_nearer_without_what_only_long_ones_learn_are_not_shortened(name, said, tmp_path, monkeypatch):
     monkeypatch.setattr(Pacing, "_takes", lambda *_: 200.0)
     monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
-    sooner = Cause("overfitting", "set-up", "", {"mine": {"training": {"lr": 1e-2}}})  # stands for fewer steps
-    causes = [sooner, Cause("nothing", "set-up", "", {}, costs=20)]
+    without = Cause(name, "set-up", "", {"mine": {"training": {"lr": 1e-2}}})  # stands for what removes it
+    causes = [without, Cause("nothing", "set-up", "", {}, costs=20)]
     monkeypatch.setattr(suspecting, "suspects", lambda *_: causes)
     case = parse_case(said(training={"lr": 1e-4, "budget": {"steps": 60}}, saw={"val_loss": 2.1}))
     answer = explain(case, tmp_path / "case", seeds=2, minutes=60.0, jobs=1, executor=InProcess())
     assert answer.fraction == 1
-    assert [share.name for share in answer.shares] == ["overfitting"]
+    assert [share.name for share in answer.shares] == [name]
 
 
 def test_a_run_with_all_steps_that_was_made_first_is_told(said, tmp_path, monkeypatch):

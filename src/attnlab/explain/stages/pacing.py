@@ -12,7 +12,7 @@ from typing import final
 from attnlab.core.errors import SpecError
 from attnlab.core.files import read_json, write_json
 from attnlab.explain.answer import HALF
-from attnlab.explain.causes.cause import OVERFITTING, Cause, phase_of
+from attnlab.explain.causes.cause import LEAKING, OVERFITTING, Cause, phase_of
 from attnlab.explain.causes.known import Known, setups_of
 from attnlab.explain.stages.knowing import Tell
 from attnlab.explain.stages.removing import FOLLOWED, MATTERS, without
@@ -23,6 +23,8 @@ from attnlab.explain.trials.setups import Setup
 
 MOST_SEEDS, SEEDS = 5, 3
 """Runs of every set-up: five where there is time, three else."""
+OF_ALL_STEPS = frozenset({OVERFITTING, LEAKING})
+"""Causes that do not show in shorter runs."""
 FEWEST_STEPS = 30
 """Of a shortened run; fewer say nothing."""
 NEARLY = 0.8
@@ -168,15 +170,19 @@ def _failed(measuring: Measuring, setups: Sequence[Setup]) -> str:
 
 
 def _wants_all_steps(measuring: Measuring, known: Mapping[str, Known], causes: Sequence[Cause], entire: Held) -> bool:
-    """Whether runs with all steps tell most already, or a quarter of them comes nearer to what was expected."""
+    """Whether runs with all steps tell most already, or come nearer to the expected without what shorter ones lack.
+
+    Shorter runs learn neither training items by heart nor what a split lets them see of the held-out ones.
+    """
     if entire.found is None:
         return False
     quantity = measuring.case.quantity
     if entire.otherwise or not quantity.surprises(entire.found.mean, MATTERS):
         return True
     toward, matters = math.copysign(1.0, quantity.distance), MATTERS * abs(quantity.distance)
-    for cause in (one for one in causes if one.name == OVERFITTING):
-        sooner = without(setups_of(known, quantity.variants), [(cause, cause.changes)])
-        once = measuring.mean(sooner, measuring.seeds[:1])
-        return once is not None and (entire.found.mean - once.mean) * toward > matters
+    for cause in (one for one in causes if one.name in OF_ALL_STEPS):
+        removed = without(setups_of(known, quantity.variants), [(cause, cause.changes)])
+        once = measuring.mean(removed, measuring.seeds[:1])
+        if once is not None and (entire.found.mean - once.mean) * toward > matters:
+            return True
     return False
