@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,15 @@ def test_what_ends_the_code_is_one_sentence(loaded, capfd, text, said):
         loaded(text)
     assert str(refused.value).endswith(said)
     assert "Traceback" not in capfd.readouterr().err
+
+
+def test_what_it_warns_of_is_warned_of_here(loaded):
+    with pytest.warns(UserWarning, match="beware") as found:
+        loaded("import warnings\nwarnings.warn('beware')\nMine = 3")
+    places = [(Path(one.filename).name, one.lineno) for one in found if one.category is UserWarning]
+    assert places == [("mine.py", 2)]
+    with pytest.warns(UserWarning, match="of its own"), pytest.raises(SpecError, match="enough"):
+        loaded("import warnings\nclass Kind(UserWarning): ...\nwarnings.warn('of its own', Kind)\nassert 0, 'enough'")
 
 
 def test_silence_ends_the_code_and_says_where_it_was(loaded, monkeypatch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -763,6 +764,22 @@ def test_a_comparison_is_explained_on_the_command_line(said, tmp_path, capsys, m
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert call([*words[:-3], "--minutes", "0"]) == WRONG_USE
     assert "minutes must be a positive number" in capsys.readouterr().err
+
+
+def test_a_warning_of_own_code_is_told_once_and_in_a_line(said, tmp_path, capsys, monkeypatch):
+    def warns(*_, **__):
+        for text in ("of my own\nand more", "of my own\nand more", "another"):
+            with warnings.catch_warnings():  # after which Python has forgotten what it has shown
+                warnings.warn(text, UserWarning, stacklevel=1)
+        raise RunError("seen enough")
+
+    monkeypatch.setattr(explaining, "explain", warns)
+    (tmp_path / "case.yaml").write_text(json.dumps(said(variants={"usual": {}}, saw={"val_loss": 2.08})))
+    before = warnings.showwarning
+    assert call(["explain", str(tmp_path / "case.yaml")]) != FINE
+    said_here = [line.partition(" (")[0] for line in capsys.readouterr().out.splitlines() if "Warning" in line]
+    assert said_here == ["UserWarning: of my own", "UserWarning: another"]
+    assert warnings.showwarning is before
 
 
 class _Here(InProcess):

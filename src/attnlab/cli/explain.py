@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from attnlab.cli.terminal import Terminal
+from attnlab.cli.terminal import Terminal, each_warning_once
 from attnlab.cli.words import CaseName, Scale, Whole
 
 
@@ -59,7 +59,7 @@ def explain(
     def tell(line: str) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    with own_prints_to_stderr(json):
+    with own_prints_to_stderr(json), each_warning_once(tell):
         answer = find(question, folder, minutes=minutes, seeds=seeds, jobs=jobs, tell=tell)
     page = write_answer(answer, folder)
     if json:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import codecs
+import contextlib
 import io
 import json
 import os
 import re
 import sys
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any, final
 
 from rich.console import Console, ConsoleOptions, HighlighterType, JustifyMethod, OverflowMethod, RenderableType
@@ -71,6 +74,22 @@ def adapt_to_surroundings() -> None:
     width = os.environ.get("COLUMNS", "")
     if width.isdecimal() and int(width) < NARROWEST:
         del os.environ["COLUMNS"]
+
+
+@contextlib.contextmanager
+def each_warning_once(tell: Callable[[str], None]) -> Iterator[None]:
+    """Tell each warning in a line, and once: what is called in many contexts would print it in each."""
+    told = set[str]()
+
+    def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
+        words = f"{category.__name__}: {str(message).strip().partition(chr(10))[0]}"
+        if words not in told:
+            told.add(words)
+            tell(f"{words} ({Path(filename).name}, line {lineno})")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show  # type: ignore[assignment]  # is given all by position
+        yield
 
 
 def holds_all_characters() -> bool:

@@ -5,6 +5,7 @@ Parent and process tell each other lines of JSON. What goes wrong is a sentence:
 
 from __future__ import annotations
 
+import builtins
 import contextlib
 import faulthandler
 import importlib
@@ -21,6 +22,7 @@ import tempfile
 import threading
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from json import dumps, loads  # bound here, as the next ones: a person's code may replace those of the library
 from os import _exit, getpid, write
@@ -217,7 +219,7 @@ def _begun(
 
 
 def call_apart(function: Callable[..., Any], *arguments: Any, takes_s: float = 0.0) -> Any:
-    """Call a function of a module in a fresh process.
+    """Call a function of a module in a fresh process; what it warns of is warned of here.
 
     Parameters
     ----------
@@ -246,6 +248,8 @@ def call_apart(function: Callable[..., Any], *arguments: Any, takes_s: float = 0
         if answer is None:
             longer = "" if process.overdue_s is None else f"; {LONGER}"
             raise SpecError(f"the process in which its code was tried {process.cause()}{longer}")
+    for text, category, file, line in answer["warnings"]:
+        warnings.warn_explicit(text, getattr(builtins, category, UserWarning), file, line)
     if "error" in answer:
         raise SpecError(answer["error"])
     return answer["result"]
@@ -335,10 +339,13 @@ def in_words(error: BaseException) -> str:
 def _answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None]) -> dict[str, Any]:
     function = getattr(importlib.import_module(request["module"]), request["function"])
     tell({"ready": True})
-    try:
-        return {"result": function(*request["arguments"])}
-    except BaseException as error:
-        return {"error": sentence_of(error)}
+    with warnings.catch_warnings(record=True) as found:
+        try:
+            answer = {"result": function(*request["arguments"])}
+        except BaseException as error:
+            answer = {"error": sentence_of(error)}
+    warned = [[str(one.message), one.category.__name__, one.filename, one.lineno] for one in found]
+    return {**answer, "warnings": warned}
 
 
 def main() -> None:
