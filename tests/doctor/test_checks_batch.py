@@ -9,6 +9,7 @@ from torch import nn
 
 from attnlab.doctor.influence.batch_independence import check_batch_independence
 from attnlab.doctor.influence.causality import check_causality
+from attnlab.doctor.influence.positions import check_positions
 
 
 def only_error(module, **convention):
@@ -177,6 +178,28 @@ def test_a_layout_that_nobody_declares_is_a_question(cell):
     assert finding.severity == "warning"
     assert "which layout is meant?" in finding.message
     assert "--layout" in finding.remedy
+
+
+class OnlyPositions(nn.Module):
+    """A table of positions along the first axis, added to nothing but its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("pe", torch.randn(64, 1, D))
+
+    def forward(self, x):
+        return x + self.pe[: x.size(0)]
+
+
+def test_positions_alone_that_lie_along_the_first_axis_ask_for_the_layout():
+    (question,) = check_batch_independence(examine(OnlyPositions()))
+    assert question.severity == "warning"
+    assert question.message.endswith("it is clean for (length, batch, d_model): which layout is meant?")
+    assert not list(check_positions(examine(OnlyPositions())))
+    assert "its place in the batch" in only_error(OnlyPositions(), layout_by="its docstring").message
+    (error,) = check_positions(examine(OnlyPositions(), layout_by="its docstring"))
+    assert "laid along the batch" in error.message
+    assert "its place in the batch" in only_error(AlongBatch()).message
 
 
 def test_an_attention_over_the_batch_is_named():

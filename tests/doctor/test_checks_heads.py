@@ -141,6 +141,40 @@ def test_scrambled_heads_are_one_error_that_says_where(written, n_heads):
     assert found.evidence
 
 
+class KeysNotTransposed(nn.Module):
+    """Attention of one head; as long as it is wide, it runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(D, D) for _ in range(3))
+
+    def forward(self, x):
+        return (self.q(x) @ self.k(x) / D**0.5).softmax(-1) @ self.v(x)
+
+
+def test_keys_that_are_not_transposed_are_no_split_of_heads():
+    (found,) = check_heads_mixed(examine(KeysNotTransposed(), length=D, any_length=False))
+    assert found.severity == "error"
+    assert "keys that are not transposed" in found.message
+
+
+class OverChannelsOfRows(nn.Module):
+    """Attention that is to run over the columns of each row of an image, and runs over the channels of each row."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Conv2d(D, 3 * D, 1)
+
+    def forward(self, x):
+        q, k, v = (each.transpose(1, 2) for each in self.qkv(x).chunk(3, 1))  # (batch, height, channels, width)
+        return ((q @ k.mT / q.size(-1) ** 0.5).softmax(-1) @ v).transpose(1, 2)
+
+
+def test_channels_that_look_at_each_other_in_each_row_are_no_heads():
+    (found,) = check_heads_mixed(examine(OverChannelsOfRows(), layout="image", length=36, any_length=False))
+    assert (found.severity, found.message.partition(":")[2]) == ("error", " features look at each other.")
+
+
 class OneHeadViewed(ViewedAlone):
     """With one head a view is right; that is what tests with one head do not see."""
 

@@ -224,6 +224,31 @@ def test_padded_content_that_reaches_real_positions_is_found(module):
     assert "`mask`" in finding.message
 
 
+class ZeroedBesidePairs(Attention):
+    """Padded positions are zeroed by one mask, and hidden from the queries by another one over pairs."""
+
+    def __init__(self):
+        super().__init__()
+        self.begin = nn.Linear(D, D)
+
+    def mask(self, scores, mask):
+        return scores if mask is None else scores.masked_fill(~mask[:, None], -torch.inf)
+
+    def forward(self, x, mask=None, pairs=None):
+        x = self.begin(x)
+        x = x if mask is None else x * mask[..., None]
+        return super().forward(x, pairs)
+
+
+def test_the_amount_of_padding_that_a_mask_over_pairs_hides_is_a_question():
+    pairs = replace(PAIRS, parameter="pairs", shape="(batch, q_len, k_len)")
+    (question,) = found(ZeroedBesidePairs(), masks=(KEYS, pairs))
+    assert (question.severity, question.nature) == ("warning", "set-up")
+    assert "where `mask` alone tells it" in question.message
+    assert "the amount of padding" in only_error(ZeroedBesidePairs()).message
+    assert "padding" in only_error(Ignoring(), masks=(KEYS, pairs)).message
+
+
 @pytest.mark.parametrize("module", [Zeroed(), Meaned()], ids=lambda module: type(module).__name__)
 def test_the_amount_of_padding_is_found(module):
     finding = only_error(module)

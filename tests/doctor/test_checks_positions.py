@@ -367,6 +367,23 @@ def test_positions_that_come_behind_the_attention_are_told(behind, causal):
     assert ("come behind its attention" in finding.message) == behind
 
 
+class Local(Scored):
+    """Attention, and a convolution over neighbors behind it."""
+
+    def __init__(self):
+        super().__init__()
+        self.neighbors = nn.Conv1d(D, D, 3, padding=1)
+
+    def forward(self, x):
+        return self.neighbors(super().forward(x).mT).mT
+
+
+def test_a_convolution_behind_the_attention_of_a_part_of_a_model_is_no_way_to_tell_positions():
+    assert [one.severity for one in found(Local(), kind="block")] == ["info"]
+    (finding,) = found(Local(), kind="model")
+    assert "come behind its attention" in finding.message
+
+
 class ComplexRotaryAttention(Scored):
     """Rotary attention with a table of complex numbers as a buffer."""
 

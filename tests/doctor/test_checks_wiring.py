@@ -200,6 +200,32 @@ def test_bare_attention_needs_no_skip():
     assert judge(lambda b, x: b.a(x), kind="layer") == []
 
 
+class ScoresAlone(Attention):
+    """Attention with residual scores, those of the layer before."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Identity()
+
+    def forward(self, x, mask=None):
+        return (x @ x.mT).softmax(-1) @ x
+
+
+def test_a_step_without_weights_needs_no_skip_whatever_is_residual():
+    assert list(check_residual(examine(ScoresAlone()))) == [] != list(check_residual(examine(ClaimsASkip())))
+
+
+class ClaimsASkip(ScoresAlone):
+    """Attention with a residual connection."""
+
+    def __init__(self):
+        super().__init__()
+        self.qkv = nn.Linear(D, D)
+
+    def forward(self, x, mask=None):
+        return super().forward(self.qkv(x))
+
+
 class ResidualAttention(nn.Module):
     def __init__(self):
         super().__init__()

@@ -250,6 +250,29 @@ def test_sizes_are_guessed_by_the_pieces_of_their_names_and_given_as_pairs_where
     }
 
 
+def test_sizes_that_are_taken_apart_are_those_of_the_repository_where_it_tells_them(tmp_path):
+    text = (
+        "class Mine(nn.Module):\n    def __init__(self, dim, conv_kernel, conv_margin):\n        super().__init__()\n"
+        "        self.map = nn.Conv1d(dim, dim, conv_kernel[0], padding=conv_margin[0])\n"
+    )
+    (tmp_path / "config.json").write_text('{"model": {"conv_kernel": [9, 1], "conv_margin": [4, 0]}}')
+    module = load(f"{file(tmp_path, text)}:Mine").module
+    assert (module.map.kernel_size, module.map.padding) == ((9,), (4,))
+
+
+def test_lazy_layers_have_the_sizes_of_a_first_call(tmp_path):
+    text = (
+        "class Mine(nn.Module):\n    def __init__(self, dim):\n        super().__init__()\n"
+        "        self.norm, self.spare = nn.LayerNorm(dim), nn.LazyLinear(dim)\n"
+        "        self.map = nn.Sequential(nn.LazyLinear(2 * dim), nn.GELU(), nn.LazyLinear(dim))\n\n"
+        "    def forward(self, x, context):\n        return self.map(self.norm(x)) + context\n"
+    )
+    module = load(f"{file(tmp_path, text)}:Mine", {"dim": 32}).module
+    assert [one.in_features for one in (module.map[0], module.map[2], module.spare)] == [32, 64, 32]
+    assert module.training
+    assert interview(load(f"{file(tmp_path, text)}:Mine")).d_out == 64
+
+
 def test_sizes_that_are_read_from_a_table_are_pairs_where_that_is_wanted(tmp_path):
     text = (
         "class Mine(nn.Module):\n    def __init__(self, settings):\n        super().__init__()\n"
@@ -357,6 +380,16 @@ def test_what_the_class_above_of_a_missing_library_does_for_its_effect_is_left_o
     assert interview(load(f"{path}:Mine")).d_out == 64
     with pytest.raises(ModuleError, match="'Needs' object has no attribute 'kept'"):
         load(f"{path}:Needs")
+
+
+def test_the_device_that_a_class_above_of_a_missing_library_would_tell_is_that_of_the_parameters(tmp_path):
+    text = (
+        "from not_here import Base\n\nclass Mine(Base):\n    def __init__(self, dim):\n"
+        "        super().__init__()\n        self.start = torch.zeros(1, device=self.device)\n"
+        "        self.map = nn.Linear(dim, dim)\n\n    def forward(self, x):\n"
+        "        return self.map(x) + torch.arange(x.size(1), device=self.device)[:, None]\n"
+    )
+    assert interview(load(f"{file(tmp_path, text)}:Mine")).d_out == 64
 
 
 @pytest.mark.parametrize("wanted", ["img_size=256", "img_size"])

@@ -8,6 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from attnlab.doctor.examination import Examination
+from attnlab.doctor.influence.masks import check_mask_polarity
 from attnlab.strangers.calling.convention import Convention
 from attnlab.strangers.calling.masking import LENGTHS, PAD_TOKEN, SHAPES
 from attnlab.strangers.loading.loading import load
@@ -293,6 +295,22 @@ def test_masks_that_hide_only_together_are_given_together(tmp_path):
     keys, beside = interview(load(f"{path}:Mine")).masks
     assert (keys.obeyed, keys.over, beside.required) == (True, "keys", True)
     assert {keys.parameter, beside.parameter} == {"q_mask", "kv_mask"}
+
+
+def test_masks_of_which_all_are_given_or_none_are_learned_and_may_be_left_out(tmp_path):
+    hide = "s = s.masked_fill(~(q_mask[:, :, None] & kv_mask[:, None])[:, None], -9e9)"
+    wants_both = "if (q_mask is None) != (kv_mask is None): raise ValueError('both or none')"
+    path = tmp_path / "mine.py"
+    given = {"docstring": "", "parameter": "q_mask=None, kv_mask=None", "after": ""}
+    before = f"{wants_both}\n        if q_mask is not None: {hide}"
+    path.write_text(ATTENTION.format(before=before, **given))
+    patient = load(f"{path}:Mine")
+    convention = interview(patient)
+    assert convention.key_mask is not None
+    assert convention.key_mask.obeyed
+    assert {mask.parameter for mask in convention.masks} == {"q_mask", "kv_mask"}
+    found = check_mask_polarity(Examination(patient, convention))
+    assert not [one.message for one in found if "may be left out" in one.message]
 
 
 def test_a_mask_that_nothing_reads_hides_beside_none_that_hides_alone(tmp_path):

@@ -18,6 +18,7 @@ from attnlab.strangers.calling.layouts import LAYOUTS
 from attnlab.strangers.calling.roles import role_of, roles_of
 from attnlab.strangers.calling.sources import SOURCES, Situation, laid_out
 from attnlab.strangers.patient import Patient
+from attnlab.strangers.said.layout import turned_keys
 from attnlab.strangers.trying import adapting
 from attnlab.strangers.trying.interview import interview
 
@@ -544,6 +545,37 @@ class Masking(nn.Module):
 
 def test_inputs_in_heads_come_before_inputs_of_one_number():
     assert asked(Masking()).layout == "heads, then length"
+
+
+class TurnedKeys(nn.Module):
+    """Keys come with their features before their positions."""
+
+    def forward(self, q, k, v):
+        return torch.matmul(torch.matmul(q, k).softmax(-1), v)
+
+
+class TurnedByOperator(nn.Module):
+    def forward(self, query, key, value):
+        return (query @ key).softmax(-1) @ value
+
+
+class TurnedInside(nn.Module):
+    def forward(self, q, k, v):
+        k = k.mT
+        return torch.matmul(q, k).softmax(-1) @ v
+
+
+class OfGraph(nn.Module):
+    def forward(self, adj, x):
+        return torch.bmm(adj, x)
+
+
+def test_keys_that_are_multiplied_as_they_come_are_given_with_their_features_first():
+    convention = asked(TurnedKeys())
+    assert convention.d_in > 1
+    assert "k=the input, features before positions" in convention.assumptions["called as"]
+    modules = (TurnedKeys(), TurnedByOperator(), TurnedInside(), OfGraph())
+    assert [turned_keys(each) for each in modules] == [{"k"}, {"key"}, set(), set()]
 
 
 @pytest.mark.parametrize("name", ["layer_idx", "block_id", "layerIndex"])

@@ -257,12 +257,14 @@ def _begin(self: Any, *_: Any, **__: Any) -> None:
 
 
 def _lend(self: Any, word: str) -> Any:
-    """What an instance of an unknown class lacks: what is called for its effect alone does nothing."""
+    """What an instance of an unknown class lacks: its device; what is called for its effect alone does nothing."""
     for kind in type(self).__mro__:
         own: Any = vars(kind).get("__getattr__")
         if own is not None and own is not _lend:
             with contextlib.suppress(AttributeError):
                 return own(self, word)
+    if word == "device":  # as modules of Lightning and of transformers have it
+        return next((one.device for one in self.parameters()), "cpu")
     calls = [call for kind in type(self).__mro__ for call in _calls_of(kind).get(word, ())]
     if calls and all(calls):
         return _do_nothing

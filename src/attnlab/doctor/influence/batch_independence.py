@@ -293,17 +293,40 @@ def _touches_others(before: Sequence[Tensor], after: Sequence[Tensor], axis: int
 
 
 def _alone(exam: Examination) -> Iterator[Finding]:
-    """An error if a sample alone gives something else than in a batch."""
-    x = exam.inputs()
-    whole = exam.run(x, module=exam.fresh())
+    """An error if a sample alone gives something else than in a batch; a question where another layout does without."""
     try:
-        single = [exam.run(x[sample : sample + 1], module=exam.fresh())[0] for sample in range(BATCH)]
+        apart = _apart(exam)
     except ModuleError as error:
         yield TEXTS["batch of one"].finding(_ID, str(error), {"batch": BATCH})
         return
-    apart = max(deviation(one, whole[sample]) for sample, one in enumerate(single))
-    if apart:
-        place = deviation(exam.run(x.flip(0), module=exam.fresh()).flip(0), whole) > 0
-        on = "its place in the batch" if place else "the size of the batch"
-        evidence = f"alone and in a batch of {BATCH} it differs by {apart:.2g} of the largest output"
-        yield TEXTS["alone"].finding(_ID, f"{evidence} (length {exam.convention.length})", {"on": on})
+    if not apart:
+        return
+    evidence = f"alone and in a batch of {BATCH} it differs by {apart:.2g} of the largest output"
+    evidence += f" (length {exam.convention.length})"
+    if (layout := layout_meant(exam)) is not None:
+        words = {"taken": LAYOUTS[exam.convention.layout].axes, "where": "", "axes": LAYOUTS[layout].axes}
+        yield TEXTS["layout?"].finding(_ID, evidence, words | {"remedy": _layout_remedy(exam.fresh(), layout)})
+        return
+    x = exam.inputs()
+    place = deviation(exam.run(x.flip(0), module=exam.fresh()).flip(0), exam.run(x, module=exam.fresh())) > 0
+    on = "its place in the batch" if place else "the size of the batch"
+    yield TEXTS["alone"].finding(_ID, evidence, {"on": on})
+
+
+def _apart(exam: Examination) -> float:
+    """How far what samples give alone is from what they give in a batch."""
+    x = exam.inputs()
+    whole = exam.run(x, module=exam.fresh())
+    alone = (exam.run(x[sample : sample + 1], module=exam.fresh())[0] for sample in range(BATCH))
+    return max(deviation(one, whole[sample]) for sample, one in enumerate(alone))
+
+
+def layout_meant(exam: Examination) -> str | None:
+    """The sequence first, where nobody says a layout and each sample then gives what it gives alone, else None."""
+    if exam.convention.layout != "batch-first" or exam.convention.layout_by:
+        return None
+    other = exam.relying_on(replace(exam.convention, layout="sequence-first"))
+    try:
+        return None if _apart(other) or of_samples(other).ratio else other.convention.layout
+    except ModuleError:
+        return None

@@ -65,6 +65,12 @@ TEXTS: Mapping[str, FindingText] = {
         VIEWS_MOVE_NOTHING,
         called=SCRAMBLED_HEADS,
     ),
+    "not turned": FindingText(
+        "error",
+        "Queries are multiplied by keys that are not transposed: scores are those of features, and sum over positions.",
+        "transpose the keys, q @ k.transpose(-2, -1): as it stands it runs where the length is the width alone",
+        "Vaswani 2017, arXiv:1706.03762, equation 1: queries times the transpose of the keys",
+    ),
     "shared": FindingText(
         "warning",
         "Heads that share keys do not share values: one of both was repeated in another order.",
@@ -209,7 +215,7 @@ def _keys_hold(dependence: Dependence, attention: TapedAttention, position: int)
 
 
 def _over_heads(exam: Examination, attention: TapedAttention) -> Finding | None:
-    """The error for an attention in which heads look at each other and positions do not."""
+    """The error for an attention in which heads, or features, of one position or row look at each other."""
     inputs = [one for one in exam.convention.arguments if one.source == "x"]
     if attention.along != "heads" or (exam.convention.layout in SPLIT and len(inputs) == 1):
         return None  # a single input of four axes may have them for anything
@@ -222,7 +228,8 @@ def _over_heads(exam: Examination, attention: TapedAttention) -> Finding | None:
         f"weights{_in(attention)} are {q_len} x {k_len} for each of {count} positions; input and output have"
         f" {exam.convention.length} positions, and replacing one changes only its own row of the weights"
     )
-    return TEXTS["over heads"].finding(_ID, evidence)
+    of_features = not said and k_len == exam.convention.d_in  # a head for each of them nobody has
+    return TEXTS["over features" if of_features else "over heads"].finding(_ID, evidence)
 
 
 def _over_features(exam: Examination, dependence: Dependence, attention: TapedAttention) -> Finding | None:
@@ -280,8 +287,11 @@ def _split(dependence: Dependence, attention: TapedAttention) -> Finding | None:
     mixed = {name: rows for name, rows in found.items() if rows is not None and rows.mixed}
     if not mixed or _are_chosen(dependence, sources.values[0]):
         return None
-    names = " and ".join(sorted(mixed))
-    return TEXTS["split"].finding(_ID, _evidence(attention, *next(iter(mixed.items()))), {"names": names})
+    names, text = " and ".join(sorted(mixed)), "split"
+    if names == "keys" and pairing.keys is not None and pairing.key_places is not None:
+        turned = rows_of_operand(dependence, pairing.keys, pairing.key_places.mT)
+        text = "split" if turned is None or turned.mixed else "not turned"
+    return TEXTS[text].finding(_ID, _evidence(attention, *next(iter(mixed.items()))), {"names": names})
 
 
 def _are_chosen(dependence: Dependence, values: int) -> bool:

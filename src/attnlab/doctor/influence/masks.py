@@ -147,16 +147,24 @@ def _judged(patient: Examination, exam: Examination) -> Generator[Finding, None,
 
 
 def _indispensable(exam: Examination) -> Iterator[Finding]:
-    """A warning for each mask that has a default with which no call runs."""
+    """A warning for each mask that has a default with which no call runs, be the others given or left out too."""
+    masks = exam.convention.masks
     optional = {one.name for one in roles_of(exam.eval_module) if not one.required}
-    for name in dict.fromkeys(mask.parameter for mask in exam.convention.masks if mask.required):
-        others = tuple(mask for mask in exam.convention.masks if mask.parameter != name)
-        without = exam.relying_on(replace(exam.convention, masks=others))
-        try:
-            _ = without.run(without.inputs(), module=without.fresh()) if name in optional else None
-        except ModuleError as error:
-            raised = str(error).partition(" raised ")[2]
-            yield TEXTS["indispensable"].finding(_POLARITY, f"without it: {raised or error}", {"mask": name})
+    fewest = [mask for mask in masks if mask.parameter not in optional]
+    for name in dict.fromkeys(mask.parameter for mask in masks if mask.required and mask.parameter in optional):
+        failed = [_failure(exam, given) for given in ([mask for mask in masks if mask.parameter != name], fewest)]
+        if all(failed):
+            yield TEXTS["indispensable"].finding(_POLARITY, f"without it: {failed[0]}", {"mask": name})
+
+
+def _failure(exam: Examination, masks: Sequence[Masking]) -> str:
+    """What a call with some masks alone raises; nothing where it runs."""
+    with_them = exam.relying_on(replace(exam.convention, masks=tuple(masks)))
+    try:
+        with_them.run(with_them.inputs(), module=with_them.fresh())
+    except ModuleError as error:
+        return str(error).partition(" raised ")[2] or str(error)
+    return ""
 
 
 def _given(x: Tensor, mask: Masking, *, hidden: bool) -> dict[str, Any]:

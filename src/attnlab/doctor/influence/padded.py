@@ -58,6 +58,19 @@ def telling(exam: Examination, real: Bool[Tensor, "batch length"]) -> HowToPad:
     return {"allowed": (torch.ones(length, length, dtype=torch.bool).tril() & real[:, None, :]) | own}
 
 
+def telling_both(_exam: Examination, real: Bool[Tensor, "batch length"]) -> HowToPad:
+    """The same, by its own mask and by another one over pairs."""
+    return {"padding": real, "allowed": real[:, None, :] | torch.eye(real.size(1), dtype=torch.bool)}
+
+
+def pairs_tell_too(exam: Examination) -> bool:
+    """Whether padding can be told by a mask over pairs that is not the one that tells it."""
+    keys, pairs = exam.convention.key_mask, exam.convention.pair_mask
+    if keys is None or pairs is None or exam.convention.causal:
+        return False
+    return pairs.parameter != keys.parameter and pairs.shape in BATCHED_SHAPES
+
+
 def _says_both(exam: Examination) -> bool:
     """Whether one mask over pairs of each sample says what is padding, and what comes later."""
     keys, pairs = exam.convention.key_mask, exam.convention.pair_mask

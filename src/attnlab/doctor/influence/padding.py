@@ -16,7 +16,16 @@ from attnlab.doctor.influence.differences import Leakage, deviation, difference,
 from attnlab.doctor.influence.influence import of_samples
 from attnlab.doctor.influence.logits import HUGE_LOGIT, LARGE_LOGIT, enlarging
 from attnlab.doctor.influence.masks import as_declared, has_effect
-from attnlab.doctor.influence.padded import FILLED, Side, lengths_of, real_positions, telling
+from attnlab.doctor.influence.padded import (
+    FILLED,
+    HowToPad,
+    Side,
+    lengths_of,
+    pairs_tell_too,
+    real_positions,
+    telling,
+    telling_both,
+)
 from attnlab.doctor.influence.steady import is_steady
 from attnlab.inspection.tape.attentions import attentions
 from attnlab.strangers.calling.masking import PAD_TOKEN
@@ -50,6 +59,13 @@ TEXTS: Mapping[str, FindingText] = {
         "{subject} the amount of padding, although {told} tells what is padding.",
         "divide by the number of real positions, not by the length, and count positions from the first real one",
         _SOURCE,
+    ),
+    "amount told once": FindingText(
+        "warning",
+        "{subject} the amount of padding where {told} alone tells it, and not where the mask over pairs does, too.",
+        "tell both masks what is padding, or let {told} hide padded keys in every attention",
+        _SOURCE,
+        "set-up",
     ),
     "amount ahead": FindingText(
         "warning",
@@ -128,12 +144,15 @@ def _told_by_mask(exam: Examination, told: str) -> Iterator[Finding]:
 
     What carries a state along the sequence is meant for padding on the right.
     """
-    right = [*_by_content(exam, "right"), *_by_content_at_logits_of(exam, LARGE_LOGIT), *_by_amount(exam)]
+    amount = list(_by_amount(exam, telling))
+    right = [*_by_content(exam, "right"), *_by_content_at_logits_of(exam, LARGE_LOGIT), *amount]
     tells_left = exam.convention.key_mask is not None and exam.convention.key_mask.tells_left_padding
     left = list(_by_content(exam, "left")) if tells_left else []
     if right:
         for_left = tells_left and not left
         kind = "amount ahead" if _only_ahead(exam, right + left) else ""
+        if right + left == amount and pairs_tell_too(exam) and not any(_by_amount(exam, telling_both)):
+            kind = "amount told once"
         last = for_left and exam.convention.pooled and any(change.of_content for change in right)
         if last and not declared(exam.patient.said, "padding on the right"):
             kind = "behind the last position"
@@ -155,7 +174,7 @@ def _only_ahead(exam: Examination, changes: list[_Change]) -> bool:
     open_ = convention.causal_means == "mask" and convention.causal_by in ("", "its behaviour")
     if not open_ or any(change.of_content for change in changes):
         return False
-    return not any(_by_amount(exam.relying_on(replace(convention, causal=True))))
+    return not any(_by_amount(exam.relying_on(replace(convention, causal=True)), telling))
 
 
 def _by_content(exam: Examination, side: Side) -> Iterator[_Change]:
@@ -198,20 +217,20 @@ def _of_content(exam: Examination, call: Callable[[Tensor], Tensor], real: Tenso
     return Leakage(leak, signal, exam.tolerance * size_of(before))
 
 
-def _by_amount(exam: Examination) -> Iterator[_Change]:
+def _by_amount(exam: Examination, tell: Callable[[Examination, Tensor], HowToPad]) -> Iterator[_Change]:
     """What happens when there is more padding, or none because a sample stands alone."""
     if not exam.convention.any_length:
         return
     x = exam.inputs()
     short = x.size(1) - FILLED
     lengths = lengths_of(short, BATCH)
-    filled = exam.run(x[:, :short].contiguous(), **telling(exam, real_positions(lengths, short)))
-    more = exam.run(x, **telling(exam, real_positions(lengths, x.size(1))))
+    filled = exam.run(x[:, :short].contiguous(), **tell(exam, real_positions(lengths, short)))
+    more = exam.run(x, **tell(exam, real_positions(lengths, x.size(1))))
     apart = max(_apart(exam, filled[row], more[row], size) for row, size in enumerate(lengths))
     if apart:
         yield _Change(f"{FILLED} more padded positions", apart, "of the largest output", of_content=False)
     singles = [
-        exam.run(x[row : row + 1, :size].contiguous(), **telling(exam, torch.ones(1, size, dtype=torch.bool)))[0]
+        exam.run(x[row : row + 1, :size].contiguous(), **tell(exam, torch.ones(1, size, dtype=torch.bool)))[0]
         for row, size in enumerate(lengths)
     ]
     alone = max(_apart(exam, single, filled[row], lengths[row]) for row, single in enumerate(singles))

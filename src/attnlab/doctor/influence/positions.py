@@ -11,12 +11,13 @@ from typing import final
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnlab.core.constructors import named, signature_of
 from attnlab.core.errors import ModuleError
 from attnlab.doctor.examination import Examination, accepted_by
 from attnlab.doctor.findings import Finding, FindingText
+from attnlab.doctor.influence.batch_independence import layout_meant
 from attnlab.doctor.influence.differences import relative_change
 from attnlab.doctor.influence.heads import check_heads_mixed
 from attnlab.doctor.influence.influence import fields
@@ -114,10 +115,12 @@ def check_positions(exam: Examination) -> Iterator[Finding]:
     """Find positions that are built or claimed without effect, or with the wrong one; say whether order is visible."""
     claims = claims_of(exam)
     order = _order(exam)
+    if order is not None and order.batch_matters and layout_meant(exam) is not None:  # which layout is meant is asked
+        return
     found = list(_errors(exam, claims, order)) or list(_sharing(exam))
     yield from found
     if not found and order is not None:
-        yield from _fact(exam, order)
+        yield from _fact(exam, order, own=claims.any or exam.convention.kind == "model" or not _mixes_neighbors(exam))
 
 
 def _errors(exam: Examination, claims: Claims, order: _Order | None) -> Iterator[Finding]:
@@ -468,9 +471,9 @@ def _wrong_sign(scores: Tensor) -> Finding | None:
 # The fact
 
 
-def _fact(exam: Examination, order: _Order) -> Iterator[Finding]:
-    """Yield whether order is visible."""
-    if order.behind and not any(check_heads_mixed(exam)):  # else what differs is which heads lie where
+def _fact(exam: Examination, order: _Order, *, own: bool) -> Iterator[Finding]:
+    """Yield whether order is visible; a part of a model that has no positions of its `own` gets them with its input."""
+    if own and order.behind and not any(check_heads_mixed(exam)):  # else what differs is which heads lie where
         evidence = "all tokens equal: outputs differ between positions, while all scores are equal, and all values"
         yield TEXTS["behind"].finding(ID, evidence)
         return
@@ -486,6 +489,11 @@ def _fact(exam: Examination, order: _Order) -> Iterator[Finding]:
         kept = "leaves the output as it is (invariant" if exam.convention.pooled else "permutes the output (equivariant"
         evidence = f"permuting the input {kept}; difference {order.permuted:.1g} of its size)"
     yield TEXTS["none"].finding(ID, evidence, {"seen": _without_positions(exam)})
+
+
+def _mixes_neighbors(exam: Examination) -> bool:
+    """Whether a convolution or a recurrence, which tells places apart by the way, is a part of it."""
+    return any(isinstance(part, nn.RNNBase | nn.modules.conv._ConvNd) for part in exam.patient.module.modules())
 
 
 def _without_positions(exam: Examination) -> str:

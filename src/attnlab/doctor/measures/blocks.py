@@ -127,10 +127,15 @@ def _adds_below_a_bend(found: TracedBlock) -> bool:
 
 
 def _claims(exam: Examination) -> bool:
-    """Whether a layer says in its name or docstring that it has a skip, and its repository puts none around it."""
+    """Whether a layer says in its name or docstring that it has a skip, and its repository puts none around it.
+
+    What has no weights is a step of a layer: there "residual" says something of scores.
+    """
     module, file = exam.patient.module, exam.patient.file
-    name = type(module).__name__
-    if not any(_CLAIMED.search(words) and not _DENIED.search(words) for words in (name, *descriptions(module))):
+    name, has_weights = type(module).__name__, any(one.dim() > 1 for one in module.parameters())
+    if not has_weights or not any(
+        _CLAIMED.search(words) and not _DENIED.search(words) for words in (name, *descriptions(module))
+    ):
         return False
     put_around = re.compile(rf"(Residual|Skip)\w*\([^()]*\b{name}\(")
     return not any(put_around.search(ast.unparse(tree)) for _, tree in (trees_with(Path(file), name) if file else ()))

@@ -29,6 +29,8 @@ PACKED = "x packed"
 """The input several times in one tensor, as queries, keys and values of one projection."""
 ONE_MORE = "x and one more"
 """The input with another position at its end, of nothing or of token 0."""
+TURNED = "x turned"
+"""The input with its last two axes exchanged, as keys whose features come before their positions."""
 NO_OPTIONS = "no options"
 AS_LONG = "another sequence"
 """A fixed sequence as long as the input, the same for every sample."""
@@ -257,6 +259,7 @@ SOURCES: dict[str, Callable[[Situation, Any], Any]] = {
     SEVERAL: lambda at, number: (at.given,) * number,
     PACKED: _packed,
     ONE_MORE: lambda at, _value: laid_out(torch.cat([at.x, torch.zeros_like(at.x[:, :1])], 1), at.layout),
+    TURNED: lambda at, _value: at.given.mT.contiguous(),
     NO_OPTIONS: lambda _at, _value: {},
     NUMBERS: lambda at, _value: laid_out(at.x.squeeze(-1), at.layout),
     "memory or x": lambda at, _value: laid_out(at.looked_at, at.layout),
@@ -343,6 +346,7 @@ IN_WORDS: dict[str, str] = {
     SEVERAL: "a tuple with the input in every place",
     PACKED: "the input as queries, keys and values in one tensor",
     ONE_MORE: "the input and one more position, of which it takes no output",
+    TURNED: "the input, features before positions",
     NO_OPTIONS: "no options",
     ALL_OF_MEMORY: "all of the memory",
     NUMBERS: "one number per position, (batch, length)",

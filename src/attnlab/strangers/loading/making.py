@@ -64,7 +64,7 @@ from attnlab.strangers.loading.sizes import (
     supposed,
     usual,
 )
-from attnlab.strangers.loading.starts import initialize, start_as_library_does, uninitialized
+from attnlab.strangers.loading.starts import fill_lazy_layers, initialize, start_as_library_does, uninitialized
 from attnlab.strangers.loading.values import settings_of
 from attnlab.strangers.said.source import source_of
 from attnlab.strangers.texts import file_of, text_of
@@ -207,7 +207,8 @@ class Maker:
         listed = [name for name in sizes if setting_of(name, self._text) == "list"]
         listed = listed or [name for name in sizes if PAIRED & set(pieces_of(name))]
         self._taken_apart |= {name: sizes[name] for name in (*words, *listed)}
-        return words or {name: (sizes[name], sizes[name]) for name in listed}
+        told = {name: self._settings.get(name) for name in listed}
+        return words or {name: one if isinstance(one, list) else (sizes[name],) * 2 for name, one in told.items()}
 
     def _is_config_of_a_part(self, word: str) -> bool:
         """Whether a setting is handed to a class of the file that reads settings from it."""
@@ -294,6 +295,8 @@ class Maker:
             if type(part).__name__ == kind:
                 with contextlib.suppress(Exception):  # which leaves it without
                     getattr(part, name)()
+        width = next((order.arguments.get(name) for name in named("d_model", self.wanted)), None)
+        fill_lazy_layers(module, width if type(width) is int else D_MODEL)
         start_as_library_does(module)
         initialize(module, self.uninitialized)
         return module

@@ -7,12 +7,15 @@ until it has run in training mode.
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.nn.utils.spectral_norm import SpectralNorm
 
 _LIBRARY = "transformers."
@@ -36,6 +39,28 @@ def start_as_library_does(module: nn.Module) -> None:
         module.apply(base(config)._init_weights)
     except (AttributeError, TypeError, ValueError):  # another version of the library
         return
+
+
+def fill_lazy_layers(module: nn.Module, width: int) -> None:
+    """Give lazy layers their sizes, in place, as a first call gives them; those that it does not reach get a width.
+
+    Parameters
+    ----------
+    module : nn.Module
+        What may have layers such as ``nn.LazyLinear``, which have no sizes before their first call.
+    width : int
+        Of what the call is given.
+    """
+    wanted = [one for one in inspect.signature(module.forward).parameters.values() if one.default is one.empty]
+    training = module.training
+    module.eval()
+    for given in (torch.zeros(2, 4, width), torch.zeros(2, 4, dtype=torch.long), torch.zeros(2, width)):
+        if any(map(is_lazy, module.parameters())):
+            with contextlib.suppress(Exception), torch.no_grad():  # what was reached until then has its sizes
+                module(*[given] * len(wanted))
+    for part in [part for part in module.modules() if isinstance(part, nn.LazyLinear)]:  # the others are linear by now
+        part(torch.zeros(2, width))
+    module.train(training)
 
 
 def uninitialized(build: Callable[[], nn.Module]) -> tuple[str, ...]:

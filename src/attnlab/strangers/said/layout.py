@@ -13,6 +13,7 @@ from attnlab.strangers.said.source import (
     Said,
     docstrings,
     is_torchs_own,
+    nodes_of,
     parsed,
     source_of_forward,
     source_of_inherited,
@@ -56,6 +57,7 @@ _SHAPED = re.compile(rf"(\bshaped?\s*(?:of|:|is|=)?\s*)([A-Za-z]\w*(?:{_JOINT}[A
 _FIRST_AXIS = re.compile(r"(batch|sequence|seq|channels|channel|time|length)[- _]first", re.IGNORECASE)
 _EXCHANGES = re.compile(r"^[^#]*(\.(permute|transpose|swapaxes|swapdims|movedim)\(|\brearrange\()")
 """A line of code that exchanges axes; a shape that is told on it is that of what comes of it."""
+_MULTIPLIES = re.compile(r"\.(matmul|bmm)$")
 _ALONE = re.compile(r"\s*[\[(]")
 
 
@@ -225,3 +227,17 @@ def _axis(name: str) -> str:
     pieces = {words.get(piece) for piece in name.lower().split("_") if len(piece) > 1}
     whole = words.get(name.lower(), "size" if name.isdigit() else "")
     return whole or next((axis for axis in _AXES if axis in pieces), "")
+
+
+def turned_keys(module: nn.Module) -> set[str]:
+    """The keys that ``forward`` multiplies queries by as they come: their features come before their positions."""
+    nodes = nodes_of(source_of_forward(module))
+    set_there = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    named = {node.arg for node in nodes if isinstance(node, ast.arg)} - set_there
+    products = [
+        [node.left, node.right] for node in nodes if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult)
+    ]
+    calls = [node for node in nodes if isinstance(node, ast.Call) and _MULTIPLIES.search(ast.unparse(node.func))]
+    products += [one.args for one in calls if len(one.args) == 2]
+    bare = [[getattr(factor, "id", "") for factor in one] for one in products]
+    return {right for left, right in bare if left != right and {left, right} <= named and right.lower().startswith("k")}

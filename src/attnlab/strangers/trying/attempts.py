@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from attnlab.strangers.calling.roles import (
     told_apart,
     with_a_vector,
 )
-from attnlab.strangers.calling.sources import NUMBERS, PACKED, SEVERAL
+from attnlab.strangers.calling.sources import NUMBERS, PACKED, SEVERAL, TURNED
 from attnlab.strangers.calling.widths import (
     LENGTH,
     grids_to_try,
@@ -34,7 +34,7 @@ from attnlab.strangers.calling.widths import (
 )
 from attnlab.strangers.loading.sizes import D_MODEL
 from attnlab.strangers.patient import Patient
-from attnlab.strangers.said.layout import axes_said
+from attnlab.strangers.said.layout import axes_said, turned_keys
 from attnlab.strangers.said.source import Said, source_of, source_of_forward
 from attnlab.strangers.trying.trial import Trial
 
@@ -59,6 +59,7 @@ def attempts_at(
     """Yield ways to call the module, the most plausible first; the rarest layouts and plain numbers come last."""
     d_head = size_named("d_head", patient)
     calls = calls_for(parameters, d_head, size_named("vocab_size", patient))
+    calls = [*_with_turned(calls, turned_keys(trial.module))]
     inputs = list(_inputs(trial.module, patient, input_of(parameters, patient)))
     scalars = [each for each in inputs[1:] if each == ("embeddings", 1)]  # of what has several heads they run by chance
     widths = [size for takes, size in inputs if takes == "embeddings"]
@@ -97,6 +98,13 @@ def attempts_at(
     yield from (_of_numbers(call, length) for call, length in itertools.product(calls, others))
     for layout, width, of_vector, call in itertools.product(_USUAL[::-1], beside, widths, calls):
         yield from (_opening(each, "embeddings", width, usual, layout) for each in with_a_vector(call, of_vector))
+
+
+def _with_turned(calls: Iterable[Filling], turned: Container[str]) -> Iterator[Filling]:
+    """Calls in which the input is given with its last axes exchanged, where that is wanted."""
+    for call in calls:
+        given = (replace(one, source=TURNED) if one.parameter in turned else one for one in call.arguments)
+        yield replace(call, arguments=tuple(given))
 
 
 def _graphs(

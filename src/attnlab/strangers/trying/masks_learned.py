@@ -245,9 +245,13 @@ def _learned_together(
         shapes = {"pairs": "(q_len, k_len)", "keys": of_keys}
         over = {other.name: hiding_alone.get(other.name, "keys") for other in masks if other is not one}
         others = [Masking(name, each, encoding, shapes[each], required=True) for name, each in over.items()]
-        together = replace(convention, masks=tuple(others))
+        own = Masking(one.name, "keys", encoding, of_keys, required=True)  # where all of them are wanted, or none
+        ways = (replace(convention, masks=masks) for masks in ((*others,), (*others, own)))
+        together = next(filter(trial.runs, ways), None)
+        if together is None:
+            continue
         hiding = Hiding(trial, together)
-        found = _learn(hiding, one, None) if trial.runs(together) else []
+        found = _learn(hiding, one, None)
         if not any(mask.obeyed for mask in found) or _any_hides(Hiding(trial, convention), others, "keys"):
             continue
         pairs = [other for other in others if other.over == "pairs"]
