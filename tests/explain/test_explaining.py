@@ -363,7 +363,7 @@ def test_a_bug_that_is_measured_is_told_though_its_removal_showed_nothing():
     cut, narrow = "weights without a gradient", "narrow heads"
     effects = {"mine": {cut: "23% are not trained", narrow: "heads are 4 wide"}}
     told = Answer(*seen, start=around(3.3), noise=True, end=around(3.3), effects=effects)
-    assert f"Measured in 'mine', a bug, whatever it carries here: {cut}: 23% are not trained." in paragraph(told)
+    assert f"'mine' has a bug, whatever that carries here: {cut}: 23% are not trained." in paragraph(told)
     assert narrow not in paragraph(told)
     share = Share(cut, "bug", "all weights are trained", around(2.0))
     assert "whatever it carries" not in paragraph(replace(told, shares=(share,)))
@@ -462,7 +462,9 @@ def test_what_is_named_first_is_what_to_remove_next():
     mend = "Mend 'wrong scale of the scores' (here: the scores are multiplied by 0.08), and run the case again."
     assert [what_next(replace(answer, fraction=fraction)) for fraction in (1.0, 0.5)] == [mend, mend]
     chosen = replace(answer, shares=(replace(bug, nature="set-up"), steps))
-    assert what_next(chosen).startswith("Remove 'wrong scale of the scores' (the scores are multiplied by 0.08) and")
+    assert what_next(chosen).startswith(
+        "Remove 'wrong scale of the scores' (here: the scores are multiplied by 0.08) and"
+    )
     told = replace(bug, remedy="divide by the root of d_head.")
     assert what_next(replace(answer, shares=(told, steps))) == (
         "Mend 'wrong scale of the scores': divide by the root of d_head. Then run the case again."
@@ -499,8 +501,8 @@ def test_what_came_of_a_cause_that_was_removed_is_no_bug_beside_it(texts):
     assert suspecting.gone(effects, (share,), unmeasured, print) == ()
     seen = ("case", "why?", "val_loss of 'mine'", "nats/character", 3.3, 2.5, 1.0, 5)
     answer = Answer(*seen, start=around(3.3), noise=True, shares=(share,), end=around(2.5), effects=effects)
-    assert "a bug, whatever it carries here" in paragraph(answer)
-    assert "a bug, whatever it carries here" not in paragraph(replace(answer, gone=("outputs that see nothing",)))
+    assert "a bug, whatever that carries here" in paragraph(answer)
+    assert "a bug, whatever that carries here" not in paragraph(replace(answer, gone=("outputs that see nothing",)))
 
 
 @pytest.mark.parametrize(("carried", "more"), [(0.5, False), (1.4, True)])
@@ -694,7 +696,7 @@ def test_what_a_module_does_on_the_side_is_said_and_is_no_cause(said, tmp_path, 
     case = said(variants=own("Messy"), training={"lr": 1e-2, "budget": {"steps": 5}}, saw={"val_loss": 2.1})
     answer, told = explained(case, tmp_path / "case", seeds=2)
     assert any("writes into its input" in line for line in told)
-    assert "The doctor also finds an error in Messy: it writes into its input" in paragraph(answer)
+    assert "The doctor finds an error in Messy: it writes into its input" in paragraph(answer)
     assert (answer.unmeasured, answer.unshown) == ((), ())
     assert what_next(answer).startswith("Mend what the doctor found. Then: ")
     assert tried

@@ -14,6 +14,7 @@ from tests.explain.conftest import OWN
 
 from attnlab.core.contracts import Metric
 from attnlab.core.errors import SpecError
+from attnlab.core.files import write_json
 from attnlab.explain import explaining
 from attnlab.explain.answer import Again, Answer, Share
 from attnlab.explain.case import Quantity, parse_case
@@ -444,7 +445,7 @@ def test_what_was_seen_is_held_against_all_steps_before_runs_are_shortened(said,
     monkeypatch.setattr(Pacing, "_takes", lambda *_: 200.0)  # what is measured depends on the machine
     monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
     monkeypatch.setattr(suspecting, "suspects", lambda *_: [Cause("nothing", "set-up", "", {}, costs=20)])
-    monkeypatch.setattr(Pacing, "leaves_time_after", lambda *_: False)
+    monkeypatch.setattr(Pacing, "affords_after", lambda *_: None)
     case = parse_case(said(training={"lr": 1e-4, "budget": {"steps": 60}}, saw={"val_loss": 4.0}))
     answer = explain(case, tmp_path / "case", seeds=2, minutes=60.0, jobs=1, executor=InProcess())
     assert 0.5 < answer.fraction < 1
@@ -495,7 +496,7 @@ def test_a_run_with_all_steps_that_was_made_first_is_told(said, tmp_path, monkey
         return False
 
     monkeypatch.setattr(Pacing, "leaves_time", one_run)
-    monkeypatch.setattr(Pacing, "leaves_time_after", lambda *_: False)
+    monkeypatch.setattr(Pacing, "affords_after", lambda *_: None)
     monkeypatch.setattr(Pacing, "_takes", lambda *_: 200.0)
     monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
     monkeypatch.setattr(suspecting, "suspects", lambda *_: [Cause("nothing", "set-up", "", {}, costs=20)])
@@ -519,6 +520,49 @@ def test_what_short_runs_name_is_removed_with_all_steps_where_time_is_left(said,
     assert (answer.fraction, [share.name for share in answer.shares], answer.entire) == (1.0, ["rate"], None)
     assert answer.without_effect == ("no warm-up", "nothing (in shortened runs)")
     assert answer.not_tried == ()
+
+
+@pytest.mark.parametrize(
+    ("bug", "rate", "carries", "entire"),
+    [({}, {"lr": 1e-2}, "rate", False), ({"lr": 1e-2}, {}, "detached", True)],
+    ids=["it carries nothing", "it carries all"],
+)
+def test_bugs_are_removed_with_all_steps_before_what_short_runs_show(
+    bug, rate, carries, entire, said, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Pacing, "_takes", lambda *_: 200.0)
+    monkeypatch.setattr(Pacing, "affords_after", lambda *_: 1)
+    monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
+    changes = ({"mine": {"training": one}} for one in (rate, bug))
+    causes = [Cause("rate", "set-up", "", next(changes)), Cause("detached", "bug", "", next(changes), "no gradient")]
+    monkeypatch.setattr(suspecting, "suspects", lambda *_: [*causes, Cause("nothing", "set-up", "", {}, costs=20)])
+    case = parse_case(said(training={"lr": 1e-4, "budget": {"steps": 60}}, saw={"val_loss": 2.1}))
+    told = []
+    how = {"seeds": 2, "minutes": 60.0, "jobs": 1, "executor": InProcess(), "tell": told.append}
+    answer = explain(case, tmp_path / "case", **how)
+    assert sum("without 'detached'" in line for line in told) == 2
+    assert sum("without 'rate'" in line for line in told) == 1
+    assert ([share.name for share in answer.shares], answer.fraction == 1.0) == ([carries], entire)
+    assert [one.name for one in explaining.worth_all_steps(replace(answer, shares=()), causes)] == ["detached"]
+
+
+@pytest.mark.parametrize(
+    ("costs", "seconds", "afforded"),
+    [([1, 1], 100.0, 2), ([1, 9], 100.0, 1), ([9, 1], 100.0, 0), ([], 40.0, 0), ([], 20.0, None)],
+    ids=["all", "the first", "too long", "nothing to remove", "no time for the case"],
+)
+def test_as_many_causes_are_removed_with_all_steps_as_there_is_time_for(costs, seconds, afforded, tmp_path):
+    def measuring(left):
+        runs = SimpleNamespace(workers=1, are_made=lambda *_: False, seconds_of=lambda *_: 10.0)
+        case = SimpleNamespace(saw=("mine",), quantity=SimpleNamespace(variants=("mine",)))
+        return SimpleNamespace(fraction=0.2, seconds_left=left, seeds=range(3), runs=runs, case=case)
+
+    kept, known = tmp_path / "found.json", {"mine": Known(BASE, None)}
+    write_json(kept, {"plan": {}})
+    pacing = Pacing(kept, 1.0, 3, {}, lambda _: None)
+    causes = [Cause(str(number), "set-up", "", {}, costs=one) for number, one in enumerate(costs)]
+    assert pacing.affords_after(measuring(seconds), known, causes) == afforded
+    assert pacing.affords_after(measuring(1e9), known, causes) == afforded, "a command that goes on has the same runs"
 
 
 @pytest.mark.parametrize(("nature", "more"), [("own code", ["frozen weights"]), ("set-up", [])])

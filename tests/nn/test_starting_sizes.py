@@ -40,6 +40,19 @@ def test_matrices_that_multiply_are_told_from_tables_and_from_usual_starts():
     assert start_far_above(model, (ids,))["conv.weight"] == pytest.approx((3 * WIDTH) ** 0.5, rel=0.1)
 
 
+def test_beside_one_that_starts_far_above_others_that_start_above_do_too():
+    hidden, few = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 4)
+    for one in (hidden, few):
+        nn.init.normal_(one.weight, std=0.6)
+    model, x = nn.Sequential(hidden, few), torch.randn(3, WIDTH)
+    assert start_far_above(model, (x,)).keys() == {"0.weight", "1.weight"}
+    bring_to_usual(model, ["1.weight"])
+    assert float(few.weight.detach().square().mean()) == pytest.approx(1 / WIDTH)
+    nn.init.normal_(few.weight, std=0.6)
+    bring_to_usual(model, ["0.weight"])
+    assert not start_far_above(model, (x,)), "few answers alone may start so"
+
+
 def test_they_are_scaled_to_the_usual_size_and_the_others_stay():
     model, before = Drawn(), Drawn()
     bring_to_usual(model, ["layers.0.mixer.matrix", "right", "heady.heads", "ads"])

@@ -293,13 +293,21 @@ class Answer:
         """What seemed to carry something in runs that were shortened."""
         return (*(share.name for share in self.shares), *self.undecided)
 
+    @property
+    def _tried(self) -> set[str]:
+        """What was removed, whatever came of it."""
+        return {*self.worth_all_steps, *self.without_effect, *self.worse, *self.alone}
+
     def after(self, shortened: Answer) -> Answer:
         """It with what runs of fewer steps told before of causes that were not tried once more."""
-        tried = {*self.worth_all_steps, *self.without_effect, *self.worse, *self.alone}
-        before = (f"{name} (in shortened runs)" for name in shortened.without_effect if name not in tried)
+        before = shortened._tried - self._tried
         lost = (one for one in shortened.not_tried if "(runs are shortened)" not in one)
-        not_tried = tuple(dict.fromkeys([*self.not_tried, *lost]))
-        return replace(self, without_effect=(*self.without_effect, *before), not_tried=not_tried)
+        lacking = [*self.not_tried, *lost, *(f"'{name}' (no time)" for name in shortened.worth_all_steps)]
+        done = {f"'{name}' (no time)" for name in self._tried}
+        with_all = {f"'{name}' (no time)": f"'{name}' with all steps (no time)" for name in before}
+        not_tried = dict.fromkeys(with_all.get(one, one) for one in lacking if one not in done)
+        without = (f"{name} (in shortened runs)" for name in shortened.without_effect if name in before)
+        return replace(self, without_effect=(*self.without_effect, *without), not_tried=tuple(not_tried))
 
     @property
     def steps(self) -> tuple[tuple[str, str, float], ...]:

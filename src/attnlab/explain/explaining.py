@@ -162,22 +162,26 @@ def _answer(measuring: Measuring, plan: Plan, pacing: Pacing) -> Answer:
     answer = carrying.answer(measuring, known, entire)
     # and with all steps after all, where what these told leaves time for it
     worth = worth_all_steps(answer, suspected)
-    if answer.start is None or not pacing.leaves_time_after(measuring, known, worth):
+    afforded = None if answer.start is None else pacing.affords_after(measuring, known, worth)
+    if afforded is None or (answer.shares and not afforded):
         return answer
-    only = {*suspecting.OF_LENGTH, *(one.name for one in worth or suspected)}
+    some = worth[:afforded] if worth else suspected  # of none that is worth it all are tried, as far as there is time
+    only = {*suspecting.OF_LENGTH, *(one.name for one in some)}
     again = carrying.answer(replace(measuring, fraction=1.0), known, entire, only)
-    return again.after(answer)
+    return again.after(answer) if again.shares or not answer.shares or afforded == len(worth) else answer
 
 
 def worth_all_steps(answer: Answer, suspected: Sequence[Cause]) -> list[Cause]:
-    """Causes that seemed to carry something in shortened runs; beside them a leak, which only long runs know by heart.
+    """Bugs that were found, and causes that seemed to carry something in shortened runs, which may not show a bug.
 
-    Before own code as a whole also those measured in it.
+    Beside them a leak, which only long runs know by heart, and before own code as a whole also effects measured in it.
     """
     own = answer.largest is not None and answer.largest[1] == OWN
-    measured = [one.name for one in suspected if own and one.evidence and one.nature in ("bug", "known effect")]
+    bugs = [one for one in suspected if one.evidence and one.nature == "bug"]
+    measured = [one.name for one in suspected if own and one.evidence and one.nature == "known effect"]
     worth = (*answer.worth_all_steps, *measured)
-    return [one for one in suspected if one.name in ((*worth, LEAKING) if worth else ())]
+    named = (*worth, LEAKING) if worth or bugs else ()
+    return bugs + [one for one in suspected if one.name in named and one not in bugs]
 
 
 @final

@@ -53,7 +53,7 @@ class Impossible:
         """What is wrong with it, in a sentence."""
         got = f"{self.metric} {self.value:.4g} of '{self.variant}'"
         if self.kind == "unlearned":
-            limit = f"{self.floor} ({self.limit:.4g})"
+            limit = f"that of '{self.floor}' ({self.limit:.4g})"
             return f"{got} is no better than {limit}: nothing that was learned holds for what was held out"
         if self.kind == "unknown":
             return f"{got} is better than the {self.floor} result ({self.limit:.4g})"

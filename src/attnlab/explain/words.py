@@ -168,9 +168,11 @@ def _share(answer: Answer, share: Share) -> str:
     beyond = answer.counts * share.amount.mean / (answer.whole or 1.0) > 1 + SMALL
     beyond = " and so more than there was to explain" if beyond and not answer.one_sided else ""
     here = abs(answer.start.mean - answer.expected) if answer.start else 0.0
-    of_these = "" if answer.counts in (0.0, 1.0) else f" of the {here:.3g} in these runs"
-    off = answer.whole != answer.distance
+    off, of_these = answer.whole != answer.distance, ""
     whole = f"the {abs(answer.whole):.3g} that runs lie off" if off else "the distance"
+    if answer.counts not in (0.0, 1.0):
+        of_these = "" if off else f" of the {here:.3g} in these runs"
+        whole = f"the {here:.3g} that these runs lie off" if off else whole  # the same part of what all steps leave
     of_whole = f", {part} of {whole}{beyond}" if part else ""
     carries = f"carries {amount.mean:+.3g}{interval(amount)}{of_these}{of_whole}"
     detail = f" ({share.detail})" if share.detail else ""
@@ -180,9 +182,11 @@ def _share(answer: Answer, share: Share) -> str:
     named = told.partition(": ")[0].isidentifier()  # of a class, which keeps its letters
     why = f" {ended(told if named else told[0].upper() + told[1:])}" if told else ""
     source = f" See {share.source}." if share.source else ""
-    name = f"{share.name[0].upper()}{share.name[1:]}"
+    name = (
+        share.name if ": " in share.name else f"{share.name[0].upper()}{share.name[1:]}"
+    )  # a setting keeps its letters
     where = f" of {' and '.join(map(repr, share.where))}" if share.where else ""
-    return f"{name} ({share.nature}{where}; {share.removed}{detail}) {carries}.{order}{why}{source}"
+    return f"{name} ({share.nature}{where}; removed here: {share.removed}{detail}) {carries}.{order}{why}{source}"
 
 
 def ended(text: str) -> str:
@@ -193,17 +197,21 @@ def ended(text: str) -> str:
 def _bugs(answer: Answer) -> Iterator[str]:
     """Errors of the doctor and measured bugs that no removal showed to carry anything, and where it finds none."""
     right = [one.class_name for one in answer.examined if not (one.errors or one.error)]
-    if right:
+    if right and answer.verdict != "bug":
         yield f"The doctor finds no error in {' and '.join(right)}."
+    finds = (
+        "also finds" if answer.begins_with_a_bug or any(share.nature == "bug" for share in answer.shares) else "finds"
+    )
     for one in answer.examined:
         for first, *more in _besides(answer, one):
-            also = f"{first} (and {len(more)} more of this kind)" if more else first
-            yield f"The doctor also finds an error in {one.class_name}: {ended(also)}"
+            words = f"{first} (and {len(more)} more of this kind)" if more else first
+            yield f"The doctor {finds} an error in {one.class_name}: {ended(words)}"
+            finds = "also finds"
         if one.error:
             yield f"{one.class_name} could not be examined: {one.error}."
     for variant, effects in answer.effects.items():
         for name in effects.keys() & BUGS - {*answer.gone, *(share.name for share in answer.shares)}:
-            yield f"Measured in '{variant}', a bug, whatever it carries here: {name}: {effects[name]}."
+            yield f"'{variant}' has a bug, whatever that carries here: {name}: {effects[name]}."
 
 
 def _besides(answer: Answer, one: Examined) -> list[list[str]]:
@@ -249,7 +257,9 @@ def _rest(answer: Answer) -> Iterator[str]:
 def _most_alone(answer: Answer) -> list[tuple[str, Estimate]]:
     """The causes that carry most by themselves, and nothing beside those that were removed."""
     ordered = sorted(answer.alone.items(), key=lambda one: -answer.carried(one[1]).mean)
+    told = [amount for share in answer.shares for amount in (share.amount, share.alone)]  # of the same runs, if equal
     matter = [one for one in ordered if one[1].mean * answer.counts / (answer.whole or 1.0) >= SMALL]
+    matter = [one for one in matter if one[1] not in told]
     return matter[:MOST_ALONE] if answer.counts else []
 
 
@@ -297,7 +307,10 @@ def _next_of_runs(answer: Answer, first: Share | None) -> str:
         text = FROM_ANOTHER_SOURCE
     elif answer.fraction < 1 and not answer.is_all_noise:
         minutes = math.ceil(max(answer.seconds / 60, answer.minutes) / answer.fraction)
-        text = f"Run it with all of its steps: --minutes {minutes} would be about enough."
+        first_this = (
+            f"Remove '{first.name}' ({first.remedy.rstrip('.')}). Then run" if first and first.remedy else "Run"
+        )
+        text = f"{first_this} it with all of its steps: --minutes {minutes} would be about enough."
     elif answer.undecided and not answer.shares and not answer.is_all_noise:
         name = max(answer.undecided, key=lambda one: answer.carried(answer.undecided[one]).mean)
         minutes = math.ceil(2 * answer.minutes)
@@ -307,7 +320,7 @@ def _next_of_runs(answer: Answer, first: Share | None) -> str:
         text = MORE_HELD_OUT if few else _of_noise(answer)
     elif first:
         again = "run it again" if len(answer.variants) < 2 else "compare again"
-        how = first.remedy.rstrip(".") or _how_removed(first)
+        how = first.remedy.rstrip(".") or f"here: {_how_removed(first)}"
         text = f"Remove '{first.name}' ({how}) and {again}, with three seeds and more."
         text = BY_PARTS if first.nature == OWN else text
     elif answer.not_tried:

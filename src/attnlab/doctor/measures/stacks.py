@@ -161,7 +161,7 @@ def likeness(values: Float[Tensor, "batch length features"]) -> float:
     """The mean cosine between two different positions of one sample."""
     if values.dim() != 3 or values.shape[1] < 2:
         return 0.0
-    unit = nn.functional.normalize(values.double(), dim=-1)
+    unit = nn.functional.normalize(values.detach().double(), dim=-1)
     cosines = unit @ unit.transpose(1, 2)  # (batch, length, length)
     length = values.shape[1]
     return float((cosines.sum((1, 2)) - cosines.diagonal(dim1=1, dim2=2).sum(1)).mean() / (length * (length - 1)))

@@ -112,7 +112,7 @@ def unequal(situations: Mapping[str, Known], behind: str) -> list[Cause]:
             mine, its = said.get(key, default), wanted.get(key, default)
             if mine != its:
                 title = f"{key}: {_in_yaml(mine)} against {_in_yaml(its)}"
-                words = f"both variants have the same {key}"
+                words = f"both variants are given the same {key}"
                 found.append(Cause(title, "set-up", words, {behind: {where: {key: its}}}))
     return found
 

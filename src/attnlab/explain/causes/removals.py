@@ -76,7 +76,7 @@ CHANCE, NO_POSITIONS = "dropout in evaluation", "no positions"
 FROZEN, CUT_OFF = "frozen weights", "weights without a gradient"
 LATE = "late inputs"
 REACH, BLIND, ATTENTION_PUT_IN = "small reach", "outputs that see nothing", "attention that sees all is put in"
-STARTED, USUAL = "a large start", "matrices of weights that start far above the usual size start at it"
+STARTED, USUAL = "a large start", "matrices of weights that start above the usual size start at it"
 TWICE, LARGE, BOUNDED = "a softmax before the loss", "a large entry", "bounded answers"
 SMALL, CLOSED = "small answers", "closed branches"
 AS_THEY_ARE = "normalize: false"
@@ -356,7 +356,8 @@ def more_steps(setup: Setup) -> Change:
 
 
 REMOVALS: tuple[Removal, ...] = (
-    Removal(LEAKING, "set-up", "what is held out shares nothing with what is trained on", _clean),
+    Removal(LEAKING, "set-up", "what is held out shares nothing with what is trained on", _clean,
+        remedy="hold out whole stretches, sources or groups, before anything is cut, copied or balanced"),
     Removal(ANOTHER_SOURCE, "set-up", "a part of the items of training is held out in their place", _same_source),
     Removal(AS_THEY_ARE, "set-up", "a model reads and answers numbers of mean 0 and standard deviation 1", _normalized),
     Removal(NO_PATH, "known effect", IDENTITY, identity_path,
@@ -394,7 +395,8 @@ REMOVALS: tuple[Removal, ...] = (
     Removal(TWICE, "bug", "the loss is given the logarithm of the answers",
         _if_measured(TWICE, "logarithm", whole=True), (TWICE,)),
     Removal(LATE, "bug", "the model is given what stands later, so that an output sees what stands at its own position",
-        _if_measured(LATE, "earlier", lambda one: int(one.measured["delay"]), whole=True), (LATE,)),
+        _if_measured(LATE, "earlier", lambda one: int(one.measured["delay"]), whole=True), (LATE,),
+        remedy="give layers the input as it is: targets are what comes next already, and nothing need be shifted"),
     Removal(CLOSED, "known effect", "what layers add to their inputs is multiplied until it is half as large as these",
         _if_measured(CLOSED, "adds_times", _opening, whole=True), (CLOSED,),
         "Bachlechner 2020, arXiv:2003.04887; Touvron 2021, arXiv:2103.17239"),

@@ -97,22 +97,27 @@ class Pacing:
         self.tell(f"plan: {runs} runs of every set-up{part}; about {most:.1f} minutes at most")
         return replace(measuring, seeds=range(runs), fraction=fraction)
 
-    def leaves_time_after(self, measuring: Measuring, known: Mapping[str, Known], causes: Sequence[Cause]) -> bool:
-        """Whether causes may be removed with all steps, after runs that were shortened, in the time that is left."""
+    def affords_after(self, measuring: Measuring, known: Mapping[str, Known], causes: Sequence[Cause]) -> int | None:
+        """How many causes from the first on there is time to remove with all steps, after runs that were shortened.
+
+        None where there is no time for runs of the case as it is.
+        """
         if measuring.fraction == 1:
-            return False
+            return None
         kept = read_json(self.kept)
         if "with_all_steps" in kept["plan"]:  # a command that goes on has the same runs
             return kept["plan"]["with_all_steps"]
         explained = setups_of(known, measuring.case.quantity.variants).values()
-        again = self._missing(measuring, setups_of(known, measuring.case.saw).values(), measuring.seeds)
-        removals = sum(len(measuring.seeds) - 1 + cause.costs for cause in causes)
-        removed = removals * sum(self._takes(measuring, one) for one in explained) / measuring.runs.workers
-        fits = again + removed <= measuring.seconds_left
-        write_json(self.kept, kept | {"plan": {**kept["plan"], "with_all_steps": fits}})
-        if fits:
-            self.tell("time is left: what seems to matter is removed with all steps")
-        return fits
+        takes = sum(self._takes(measuring, one) for one in explained) / measuring.runs.workers
+        costs = [takes * (len(measuring.seeds) - 1 + cause.costs) for cause in causes]
+        left = measuring.seconds_left
+        left -= self._missing(measuring, setups_of(known, measuring.case.saw).values(), measuring.seeds)
+        afforded = sum(total <= left for total in itertools.accumulate(costs)) if left >= 0 else None
+        write_json(self.kept, kept | {"plan": {**kept["plan"], "with_all_steps": afforded}})
+        if afforded is not None:
+            some = ", and what seems to matter is removed" if afforded or not causes else ""
+            self.tell(f"time is left: the case is run with all steps{some}")
+        return afforded
 
     def lengthened(self, measuring: Measuring, known: Mapping[str, Known]) -> Measuring:
         """It with more steps, or all, where a run with all has the surprise and a shorter one has none."""

@@ -97,7 +97,8 @@ class Removing:
             for name, one in alone.items()
             if one.mean / left < -MATTERS and (one.excludes_zero or one.runs == 1)
         }
-        told = {*helping, *self.undecided, *self.worse}
+        once = [name for name, one in alone.items() if one.runs == 1 and one.mean / left > MATTERS]
+        told = {*helping, *self.undecided, *self.worse, *once}
         self.without_effect += [name for name in alone if name not in told]
         self.not_tried += [f"'{name}' ({self._why_not(one)})" for name, one in tried.items() if name not in alone]
         for name, one in alone.items():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -109,10 +110,10 @@ def with_all_seeds(measuring: Measuring, known: Mapping[str, Known], ended: Sequ
 
 
 def held_as_made(measuring: Measuring, known: Mapping[str, Known]) -> Held:
-    """What was seen, held against one run with all steps, where it was made before others were shortened."""
-    once = replace(measuring, seeds=measuring.seeds[:1], fraction=1.0)
-    made = once.comparable and once.runs.are_made(list(setups_of(known, once.case.saw).values()), once.seeds)
-    return held(once, known) if made else Held()
+    """What was seen, held against the runs with all steps that were made before others were shortened."""
+    entire, setups = replace(measuring, fraction=1.0), list(setups_of(known, measuring.case.saw).values())
+    made = list(itertools.takewhile(lambda seed: entire.runs.are_made(setups, [seed]), entire.seeds))
+    return held(replace(entire, seeds=made), known) if made and entire.comparable else Held()
 
 
 def held(measuring: Measuring, known: Mapping[str, Known]) -> Held:
