@@ -172,6 +172,23 @@ def test_a_batch_read_as_time_is_named_with_its_layer(cell):
     assert "batch_first=True to `rnn`" in finding.remedy
 
 
+def test_attention_of_torch_with_the_length_first_is_named_beside_what_has_the_batch_first():
+    class Hybrid(Recurrent):
+        def __init__(self):
+            super().__init__(nn.GRU, batch_first=True)
+            self.far, self.further = (nn.MultiheadAttention(D, HEADS) for _ in range(2))
+
+        def forward(self, x):
+            x = super().forward(x)
+            for attend in (self.far, self.further):
+                x = x + attend(x, x, x)[0]
+            return x
+
+    finding = only_error(Hybrid())
+    assert "batch as time in `far` (MultiheadAttention)" in finding.message
+    assert finding.remedy.startswith("give batch_first=True to `far`, `further`, or transpose before and after")
+
+
 @pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU])
 def test_a_layout_that_nobody_declares_is_a_question(cell):
     (finding,) = check_batch_independence(examine(Recurrent(cell)))

@@ -62,6 +62,21 @@ class Sandwich(Block):
         return x + self.f(self.n1(x))
 
 
+class Stack(nn.Module):
+    def __init__(self, layer=Block):
+        super().__init__()
+        self.layers, self.last = nn.Sequential(layer(), layer()), nn.LayerNorm(D)
+
+    def forward(self, x):
+        return self.last(self.layers(x))
+
+
+class Mixed(Block):
+    def forward(self, x):
+        x = self.n1(x + self.attention(x))
+        return x + self.f(self.n2(x))
+
+
 class NoNorm(Block):
     def __init__(self):
         super().__init__()
@@ -91,6 +106,8 @@ def errors(module, **convention):
         (Sandwich(), "sandwich"),
         (Literal(), "is post-norm"),
         (NoNorm(), "without norm"),
+        (Stack(), "is pre-norm with a norm at the end"),
+        (Mixed(), "both pre- and post-norm"),
     ],
 )
 def test_the_placement_is_told(module, word):

@@ -283,7 +283,10 @@ def _places(block: TracedBlock, route: Route) -> dict[str, int]:
         elif events[index].call in {"native_layer_norm", "_fused_rms_norm", "native_group_norm", "native_batch_norm"}:
             wide = events[index].output.shape[-1] == block.start.shape[-1]
             groups["behind a sublayer" if wide and trail.depends else "inside"].add(index)
-    return Counter({place: len(indices) for place, indices in groups.items() if place != "inside"})
+    on, before = groups["on the skip"], groups["before a sublayer"]
+    if len(on) == 1 and len(before) > 1 and min(on) > max(before):  # as of a stack of layers
+        groups["at the end"] = set(on)
+    return Counter({place: len(indices) for place, indices in groups.items() if indices and place != "inside"})
 
 
 def _stands_alone(tape: Tape, index: int) -> bool:
@@ -296,7 +299,7 @@ def _word(places: dict[str, int]) -> str:
     """The usual name of a placement."""
     on, before, behind = (places.get(key, 0) for key in ("on the skip", "before a sublayer", "behind a sublayer"))
     if on and before:
-        return "both pre- and post-norm"
+        return "pre-norm with a norm at the end" if "at the end" in places else "both pre- and post-norm"
     if before and behind:
         return "sandwich-norm (before and behind each sublayer)"
     if on:

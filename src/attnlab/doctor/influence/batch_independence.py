@@ -156,7 +156,7 @@ def _cause(exam: Examination, module: nn.Module, place: _Place | None) -> tuple[
         return "softmax", {}
     where = "" if place is None else f" in {place.words}"
     clean = _clean_layout(exam)
-    layout = clean or _layout_of_recurrence(module, place)
+    layout = clean or _layout_of_part(module, place)
     if layout is None:
         return "choice" if _in_jumps(exam, module) else "something", {"where": where}
     words = {"where": where, "remedy": _layout_remedy(module, layout)}
@@ -222,12 +222,10 @@ def _clean_layout(exam: Examination) -> str | None:
     return None
 
 
-def _layout_of_recurrence(module: nn.Module, place: _Place | None) -> str | None:
-    """The layout of the recurrent part in which samples meet, None if it is none or has the batch first."""
+def _layout_of_part(module: nn.Module, place: _Place | None) -> str | None:
+    """The layout of the part of torch in which samples meet, None if it is none or has the batch first."""
     part = None if place is None else module.get_submodule(place.name)
-    if isinstance(part, nn.RNNBase) and not part.batch_first:
-        return "sequence-first"
-    return None
+    return "sequence-first" if getattr(part, "batch_first", None) is False else None
 
 
 def _layout_remedy(module: nn.Module, layout: str) -> str:
