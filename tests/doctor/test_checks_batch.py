@@ -176,17 +176,20 @@ def test_attention_of_torch_with_the_length_first_is_named_beside_what_has_the_b
     class Hybrid(Recurrent):
         def __init__(self):
             super().__init__(nn.GRU, batch_first=True)
-            self.far, self.further = (nn.MultiheadAttention(D, HEADS) for _ in range(2))
+            self.right = nn.MultiheadAttention(D, HEADS)
+            self.layers = nn.ModuleList(nn.ModuleDict({"far": nn.MultiheadAttention(D, HEADS)}) for _ in range(2))
 
         def forward(self, x):
-            x = super().forward(x)
-            for attend in (self.far, self.further):
-                x = x + attend(x, x, x)[0]
+            x = super().forward(x).transpose(0, 1)
+            x = (x + self.right(x, x, x)[0]).transpose(0, 1)
+            for layer in self.layers:
+                x = x + layer["far"](x, x, x)[0]
             return x
 
     finding = only_error(Hybrid())
-    assert "batch as time in `far` (MultiheadAttention)" in finding.message
-    assert finding.remedy.startswith("give batch_first=True to `far`, `further`, or transpose before and after")
+    assert "batch as time in `layers.0.far` (MultiheadAttention)" in finding.message
+    named = "`layers.0.far`, `layers.1.far`"
+    assert finding.remedy == f"give batch_first=True to {named}, or transpose before and after"
 
 
 @pytest.mark.parametrize("cell", [nn.LSTM, nn.GRU])

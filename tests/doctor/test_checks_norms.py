@@ -77,6 +77,17 @@ class Mixed(Block):
         return x + self.f(self.n2(x))
 
 
+class MixedOfThree(Block):
+    def __init__(self):
+        super().__init__()
+        self.n3 = nn.LayerNorm(D)
+
+    def forward(self, x):
+        x = x + self.attention(self.n1(x))
+        x = x + self.f(self.n2(x))
+        return self.n3(x + self.f(x))
+
+
 class NoNorm(Block):
     def __init__(self):
         super().__init__()
@@ -108,6 +119,7 @@ def errors(module, **convention):
         (NoNorm(), "without norm"),
         (Stack(), "is pre-norm with a norm at the end"),
         (Mixed(), "both pre- and post-norm"),
+        (MixedOfThree(), "both pre- and post-norm"),
     ],
 )
 def test_the_placement_is_told(module, word):

@@ -370,18 +370,30 @@ def test_positions_that_come_behind_the_attention_are_told(behind, causal):
 class Local(Scored):
     """Attention, and a convolution over neighbors behind it."""
 
-    def __init__(self):
+    def __init__(self, width=3):
         super().__init__()
-        self.neighbors = nn.Conv1d(D, D, 3, padding=1)
+        self.neighbors = nn.Conv1d(D, D, width, padding=width // 2)
 
     def forward(self, x):
         return self.neighbors(super().forward(x).mT).mT
 
 
+class PlacesBehind(Local):
+    """Attention, and a map and places behind it."""
+
+    def __init__(self):
+        super().__init__(width=1)
+        self.places = nn.Parameter(torch.randn(100, D))
+
+    def forward(self, x):
+        return super().forward(x) + self.places[: x.shape[1]]
+
+
 def test_a_convolution_behind_the_attention_of_a_part_of_a_model_is_no_way_to_tell_positions():
     assert [one.severity for one in found(Local(), kind="block")] == ["info"]
-    (finding,) = found(Local(), kind="model")
-    assert "come behind its attention" in finding.message
+    for module, kind in ((Local(), "model"), (PlacesBehind(), "block")):
+        (finding,) = found(module, kind=kind)
+        assert "come behind its attention" in finding.message
 
 
 class ComplexRotaryAttention(Scored):

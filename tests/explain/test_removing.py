@@ -546,6 +546,32 @@ def test_bugs_are_removed_with_all_steps_before_what_short_runs_show(
     assert [one.name for one in explaining.worth_all_steps(replace(answer, shares=()), causes)] == ["detached"]
 
 
+def test_what_shortened_runs_named_stands_where_there_is_time_for_none_of_it(said, tmp_path, monkeypatch):
+    monkeypatch.setattr(Pacing, "_takes", lambda *_: 200.0)
+    monkeypatch.setattr(Pacing, "affords_after", lambda *_: 0)
+    monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
+    rate = Cause("rate", "set-up", "", {"mine": {"training": {"lr": 1e-2}}})
+    monkeypatch.setattr(suspecting, "suspects", lambda *_: [rate, Cause("nothing", "set-up", "", {}, costs=20)])
+    case = parse_case(said(training={"lr": 1e-4, "budget": {"steps": 60}}, saw={"val_loss": 2.1}))
+    told = []
+    how = {"seeds": 2, "minutes": 60.0, "jobs": 1, "executor": InProcess(), "tell": told.append}
+    answer = explain(case, tmp_path / "case", **how)
+    assert ([share.name for share in answer.shares], answer.fraction < 1) == (["rate"], True)
+    assert not any("time is left" in line for line in told)
+
+
+def test_of_what_was_wanted_with_all_steps_is_not_said_that_there_was_no_time():
+    seen = ("case", "Why?", "loss", "nats", 2.0, 1.0)
+    shares = tuple(Share(name, "set-up", "", around(0.9)) for name in ("rate", "decay"))
+    short = Answer(*seen, 0.3, 3, shares=shares, without_effect=("warm-up",), not_tried=("'clip' (no time)",))
+    failed = "'rate' (its run failed: it is nan)"
+    whole = Answer(*seen, 1.0, 3, not_tried=(failed, "'warm-up' (no time)"), without_effect=("clip",)).after(
+        short, {"rate"}
+    )
+    told = (failed, "'warm-up' with all steps (no time)", "'decay' with all steps (no time)")
+    assert (whole.not_tried, whole.without_effect) == (told, ("clip", "warm-up (in shortened runs)"))
+
+
 @pytest.mark.parametrize(
     ("costs", "seconds", "afforded"),
     [([1, 1], 100.0, 2), ([1, 9], 100.0, 1), ([9, 1], 100.0, 0), ([], 40.0, 0), ([], 20.0, None)],

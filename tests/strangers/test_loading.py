@@ -382,6 +382,16 @@ def test_what_the_class_above_of_a_missing_library_does_for_its_effect_is_left_o
         load(f"{path}:Needs")
 
 
+def test_what_has_no_lazy_layers_keeps_its_modes(tmp_path):
+    text = (
+        "class Mine(nn.Module):\n    def __init__(self, dim):\n        super().__init__()\n"
+        "        self.map, self.back = nn.Linear(dim, dim), nn.Dropout(0.5).eval()\n\n"
+        "    def forward(self, x):\n        return self.back(self.map(x))\n"
+    )
+    module = load(f"{file(tmp_path, text)}:Mine").module
+    assert (module.training, module.back.training) == (True, False)
+
+
 def test_the_device_that_a_class_above_of_a_missing_library_would_tell_is_that_of_the_parameters(tmp_path):
     text = (
         "from not_here import Base\n\nclass Mine(Base):\n    def __init__(self, dim):\n"

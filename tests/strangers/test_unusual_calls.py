@@ -548,18 +548,36 @@ def test_inputs_in_heads_come_before_inputs_of_one_number():
 
 
 class TurnedKeys(nn.Module):
-    """Keys come with their features before their positions."""
+    def forward(self, q, k, v):
+        """
+        q: [bs x heads x q_len x d_k]
+        k: [bs x heads x d_k x seq_len]
+        """
+        return torch.matmul(torch.matmul(q, k).softmax(-1), v)
+
+
+class LackingTranspose(nn.Module):
+    """q, k, v: (batch, length, d_model)"""
 
     def forward(self, q, k, v):
         return torch.matmul(torch.matmul(q, k).softmax(-1), v)
 
 
+class NothingSaid(nn.Module):
+    def forward(self, q, k, v):
+        return torch.matmul(torch.matmul(q, k).softmax(-1), v)
+
+
 class TurnedByOperator(nn.Module):
+    """key: (batch, d_model, length)"""
+
     def forward(self, query, key, value):
         return (query @ key).softmax(-1) @ value
 
 
 class TurnedInside(nn.Module):
+    """k: (batch, d_model, length)"""
+
     def forward(self, q, k, v):
         k = k.mT
         return torch.matmul(q, k).softmax(-1) @ v
@@ -570,12 +588,13 @@ class OfGraph(nn.Module):
         return torch.bmm(adj, x)
 
 
-def test_keys_that_are_multiplied_as_they_come_are_given_with_their_features_first():
+def test_keys_of_which_features_are_said_to_come_first_are_given_so_where_they_are_multiplied_as_they_come():
     convention = asked(TurnedKeys())
     assert convention.d_in > 1
     assert "k=the input, features before positions" in convention.assumptions["called as"]
-    modules = (TurnedKeys(), TurnedByOperator(), TurnedInside(), OfGraph())
-    assert [turned_keys(each) for each in modules] == [{"k"}, {"key"}, set(), set()]
+    turned = {kind.__name__: turned_keys(kind()) for kind in (TurnedKeys, TurnedByOperator, LackingTranspose)}
+    assert turned == {"TurnedKeys": {"k"}, "TurnedByOperator": {"key"}, "LackingTranspose": set()}
+    assert not any(turned_keys(kind()) for kind in (NothingSaid, TurnedInside, OfGraph))
 
 
 @pytest.mark.parametrize("name", ["layer_idx", "block_id", "layerIndex"])

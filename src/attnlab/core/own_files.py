@@ -264,7 +264,9 @@ def _lend(self: Any, word: str) -> Any:
             with contextlib.suppress(AttributeError):
                 return own(self, word)
     if word == "device":  # as modules of Lightning and of transformers have it
-        return next((one.device for one in self.parameters()), "cpu")
+        import torch
+
+        return next((one.device for one in self.parameters()), torch.device("cpu"))
     calls = [call for kind in type(self).__mro__ for call in _calls_of(kind).get(word, ())]
     if calls and all(calls):
         return _do_nothing

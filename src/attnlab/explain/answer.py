@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, final
 
@@ -298,11 +298,15 @@ class Answer:
         """What was removed, whatever came of it."""
         return {*self.worth_all_steps, *self.without_effect, *self.worse, *self.alone}
 
-    def after(self, shortened: Answer) -> Answer:
-        """It with what runs of fewer steps told before of causes that were not tried once more."""
+    def after(self, shortened: Answer, wanted: Container[str]) -> Answer:
+        """It with what runs of fewer steps told before of causes that were not tried once more, wanted or not."""
         before = shortened._tried - self._tried
         lost = (one for one in shortened.not_tried if "(runs are shortened)" not in one)
-        lacking = [*self.not_tried, *lost, *(f"'{name}' (no time)" for name in shortened.worth_all_steps)]
+        lacking = [
+            *self.not_tried,
+            *lost,
+            *(f"'{name}' (no time)" for name in shortened.worth_all_steps if name not in wanted),
+        ]
         done = {f"'{name}' (no time)" for name in self._tried}
         with_all = {f"'{name}' (no time)": f"'{name}' with all steps (no time)" for name in before}
         not_tried = dict.fromkeys(with_all.get(one, one) for one in lacking if one not in done)

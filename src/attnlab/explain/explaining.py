@@ -165,10 +165,15 @@ def _answer(measuring: Measuring, plan: Plan, pacing: Pacing) -> Answer:
     afforded = None if answer.start is None else pacing.affords_after(measuring, known, worth)
     if afforded is None or (answer.shares and not afforded):
         return answer
-    some = worth[:afforded] if worth else suspected  # of none that is worth it all are tried, as far as there is time
+    tell(f"time is left: the case is run with all steps{', and what seems to matter is removed' if afforded else ''}")
+    # where nothing seems to carry anything all are tried, what speaks for itself before others
+    some = worth[:afforded] if answer.shares or afforded < len(worth) else suspected
     only = {*suspecting.OF_LENGTH, *(one.name for one in some)}
     again = carrying.answer(replace(measuring, fraction=1.0), known, entire, only)
-    return again.after(answer) if again.shares or not answer.shares or afforded == len(worth) else answer
+    if again.shares or not answer.shares or afforded == len(worth):
+        return again.after(answer, only)
+    what_runs_gave = {name: getattr(again, name) for name in ("noise", "draw", "again", "otherwise")}
+    return replace(answer, entire=again.start, **what_runs_gave)
 
 
 def worth_all_steps(answer: Answer, suspected: Sequence[Cause]) -> list[Cause]:

@@ -32,7 +32,7 @@ from typing import IO, Any, Self, final
 
 import attnlab
 from attnlab.core.build import describe_exception, is_path
-from attnlab.core.errors import AttnlabError, RunError, SpecError
+from attnlab.core.errors import AttnlabError, RunError, SpecError, text_of
 from attnlab.core.processes.forking import CAN_FORK, Forked
 
 PATIENCE = "ATTNLAB_PATIENCE_S"
@@ -344,7 +344,8 @@ def _answer(request: Mapping[str, Any], tell: Callable[[Mapping[str, Any]], None
             answer = {"result": function(*request["arguments"])}
         except BaseException as error:
             answer = {"error": sentence_of(error)}
-    warned = [[str(one.message), one.category.__name__, one.filename, one.lineno] for one in found]
+    said = [text_of(one.message).partition(": ")[2] for one in found]  # type: ignore[arg-type]  # their kind stands apart
+    warned = [[text, one.category.__name__, one.filename, one.lineno] for text, one in zip(said, found, strict=True)]
     return {**answer, "warnings": warned}
 
 

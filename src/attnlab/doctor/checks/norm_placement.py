@@ -283,10 +283,18 @@ def _places(block: TracedBlock, route: Route) -> dict[str, int]:
         elif events[index].call in {"native_layer_norm", "_fused_rms_norm", "native_group_norm", "native_batch_norm"}:
             wide = events[index].output.shape[-1] == block.start.shape[-1]
             groups["behind a sublayer" if wide and trail.depends else "inside"].add(index)
-    on, before = groups["on the skip"], groups["before a sublayer"]
-    if len(on) == 1 and len(before) > 1 and min(on) > max(before):  # as of a stack of layers
-        groups["at the end"] = set(on)
-    return Counter({place: len(indices) for place, indices in groups.items() if indices and place != "inside"})
+    if _at_the_end(block.tape, route, groups):
+        groups["at the end"] = groups.pop("on the skip")
+    return Counter({place: len(indices) for place, indices in groups.items() if place != "inside"})
+
+
+def _at_the_end(tape: Tape, route: Route, groups: Mapping[str, set[int]]) -> bool:
+    """Whether the one norm on the skip comes last, behind a sum with what has a norm before it, as in stacks."""
+    on, before = groups.get("on the skip", set()), groups.get("before a sublayer", set())
+    if len(on) != 1 or not before or min(on) < max(before):
+        return False
+    sums = [i for i in range(min(on)) if tape.events[i].call in {"add", "add_"} and route.trails[i].alive]
+    return len(sums) > 1 and max(before) > sums[-2]
 
 
 def _stands_alone(tape: Tape, index: int) -> bool:
@@ -298,8 +306,10 @@ def _stands_alone(tape: Tape, index: int) -> bool:
 def _word(places: dict[str, int]) -> str:
     """The usual name of a placement."""
     on, before, behind = (places.get(key, 0) for key in ("on the skip", "before a sublayer", "behind a sublayer"))
+    if before and "at the end" in places:
+        return "pre-norm with a norm at the end"
     if on and before:
-        return "pre-norm with a norm at the end" if "at the end" in places else "both pre- and post-norm"
+        return "both pre- and post-norm"
     if before and behind:
         return "sandwich-norm (before and behind each sublayer)"
     if on:

@@ -159,7 +159,7 @@ def _cause(exam: Examination, module: nn.Module, place: _Place | None) -> tuple[
     layout = clean or _layout_of_part(module, place)
     if layout is None:
         return "choice" if _in_jumps(exam, module) else "something", {"where": where}
-    words = {"where": where, "remedy": _layout_remedy(module, layout)}
+    words = {"where": where, "remedy": _layout_remedy(module, layout) if clean else _remedy_of_part(module, place)}
     if clean is None or exam.convention.layout_by:
         return "layout", words
     return "layout?", words | {"taken": LAYOUTS[exam.convention.layout].axes, "axes": LAYOUTS[layout].axes}
@@ -226,6 +226,17 @@ def _layout_of_part(module: nn.Module, place: _Place | None) -> str | None:
     """The layout of the part of torch in which samples meet, None if it is none or has the batch first."""
     part = None if place is None else module.get_submodule(place.name)
     return "sequence-first" if getattr(part, "batch_first", None) is False else None
+
+
+def _remedy_of_part(module: nn.Module, place: _Place | None) -> str:
+    """What to do about a part of torch with the length first, and those of its kind that are called as it is."""
+    attribute = "" if place is None else place.name.rpartition(".")[2]
+    named = [
+        name
+        for name, part in module.named_modules()
+        if getattr(part, "batch_first", None) is False and name.rpartition(".")[2] == attribute
+    ]
+    return f"give batch_first=True to {', '.join(f'`{name}`' for name in named)}, or transpose before and after"
 
 
 def _layout_remedy(module: nn.Module, layout: str) -> str:

@@ -492,8 +492,11 @@ def _fact(exam: Examination, order: _Order, *, own: bool) -> Iterator[Finding]:
 
 
 def _mixes_neighbors(exam: Examination) -> bool:
-    """Whether a convolution or a recurrence, which tells places apart by the way, is a part of it."""
-    return any(isinstance(part, nn.RNNBase | nn.modules.conv._ConvNd) for part in exam.patient.module.modules())
+    """Whether a recurrence or a convolution over several places, which tell places apart, is a part of it."""
+    parts = [*exam.patient.module.modules()]
+    convolutions = (part for part in parts if isinstance(part, nn.modules.conv._ConvNd))
+    recurrent = any(isinstance(part, nn.RNNBase) for part in parts)
+    return recurrent or any(max(part.kernel_size) > 1 for part in convolutions)
 
 
 def _without_positions(exam: Examination) -> str:

@@ -105,18 +105,15 @@ class Pacing:
         if measuring.fraction == 1:
             return None
         kept = read_json(self.kept)
-        if "with_all_steps" in kept["plan"]:  # a command that goes on has the same runs
-            return kept["plan"]["with_all_steps"]
+        if "removed_with_all_steps" in kept["plan"]:  # a command that goes on has the same runs
+            return kept["plan"]["removed_with_all_steps"]
         explained = setups_of(known, measuring.case.quantity.variants).values()
         takes = sum(self._takes(measuring, one) for one in explained) / measuring.runs.workers
         costs = [takes * (len(measuring.seeds) - 1 + cause.costs) for cause in causes]
         left = measuring.seconds_left
         left -= self._missing(measuring, setups_of(known, measuring.case.saw).values(), measuring.seeds)
         afforded = sum(total <= left for total in itertools.accumulate(costs)) if left >= 0 else None
-        write_json(self.kept, kept | {"plan": {**kept["plan"], "with_all_steps": afforded}})
-        if afforded is not None:
-            some = ", and what seems to matter is removed" if afforded or not causes else ""
-            self.tell(f"time is left: the case is run with all steps{some}")
+        write_json(self.kept, kept | {"plan": {**kept["plan"], "removed_with_all_steps": afforded}})
         return afforded
 
     def lengthened(self, measuring: Measuring, known: Mapping[str, Known]) -> Measuring:

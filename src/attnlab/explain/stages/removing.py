@@ -100,6 +100,7 @@ class Removing:
         once = [name for name, one in alone.items() if one.runs == 1 and one.mean / left > MATTERS]
         told = {*helping, *self.undecided, *self.worse, *once}
         self.without_effect += [name for name in alone if name not in told]
+        self.not_tried += [f"'{name}' (one run alone)" for name in once]
         self.not_tried += [f"'{name}' ({self._why_not(one)})" for name, one in tried.items() if name not in alone]
         for name, one in alone.items():
             sure = f"[{-one.high:.3g}, {-one.low:.3g}]" if one.runs > 1 else "in one run, and was left at that"

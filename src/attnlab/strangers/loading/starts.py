@@ -51,6 +51,8 @@ def fill_lazy_layers(module: nn.Module, width: int) -> None:
     width : int
         Of what the call is given.
     """
+    if not any(map(is_lazy, module.parameters())):
+        return
     wanted = [one for one in inspect.signature(module.forward).parameters.values() if one.default is one.empty]
     training = module.training
     module.eval()

@@ -90,17 +90,24 @@ def sizes_said(module: nn.Module, parameter: str, text: str = "") -> tuple[int, 
 
 def axes_said(module: nn.Module, parameters: Sequence[str]) -> dict[str, int]:
     """How many axes the first shape has that stands behind the name of a parameter, of those of which one is told."""
+    return {name: len(axes) for name, axes in _shapes_said(module, parameters).items()}
+
+
+def _shapes_said(module: nn.Module, parameters: Sequence[str]) -> dict[str, list[str]]:
+    """The axes of the first shape behind the name of each parameter."""
     source = "" if is_torchs_own(module) else source_of_forward(module)
     told = [*_comments(source), *("" if is_torchs_own(module) else "\n".join(docstrings(module))).splitlines()]
     names = re.compile(r"\b(" + "|".join(map(re.escape, parameters)) + r")\b`?(?!\()")
-    found: dict[str, int] = {}
+    found: dict[str, list[str]] = {}
     for line in told:
         parts = names.split(_SHAPED.sub(r"\1(\2)", line))
         for name, text in zip(parts[1::2], parts[2::2], strict=True):
             shape = _BRACKETED.search(text)
             if shape is not None and "(" not in text[: shape.start()]:
                 axes = shape.group(1).strip()
-                found.setdefault(name, len(axes.split(",") if "," in axes else _BETWEEN.split(axes)))
+                found.setdefault(
+                    name, [one.strip() for one in axes.split(",")] if "," in axes else _BETWEEN.split(axes)
+                )
     return found
 
 
@@ -230,7 +237,7 @@ def _axis(name: str) -> str:
 
 
 def turned_keys(module: nn.Module) -> set[str]:
-    """The keys that ``forward`` multiplies queries by as they come: their features come before their positions."""
+    """The keys that ``forward`` multiplies queries by as they come, and of which a shape says positions come last."""
     nodes = nodes_of(source_of_forward(module))
     set_there = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     named = {node.arg for node in nodes if isinstance(node, ast.arg)} - set_there
@@ -240,4 +247,8 @@ def turned_keys(module: nn.Module) -> set[str]:
     calls = [node for node in nodes if isinstance(node, ast.Call) and _MULTIPLIES.search(ast.unparse(node.func))]
     products += [one.args for one in calls if len(one.args) == 2]
     bare = [[getattr(factor, "id", "") for factor in one] for one in products]
-    return {right for left, right in bare if left != right and {left, right} <= named and right.lower().startswith("k")}
+    found = {
+        right for left, right in bare if left != right and {left, right} <= named and right.lower().startswith("k")
+    }
+    shapes = _shapes_said(module, sorted(found)) if found else {}
+    return {name for name, axes in shapes.items() if [_axis(axis) for axis in axes[-2:]] == ["size", "length"]}
