@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
-from attnlab.explain.stages import knowing
+from attnlab.explain import explaining
+from attnlab.explain.causes.cause import Cause
+from attnlab.explain.stages import knowing, suspecting
+from attnlab.explain.stages.pacing import Pacing
 
 OWN = Path(__file__).parent / "own.py"
 LETTERS = "abcdefgh"
@@ -67,3 +70,18 @@ def said(texts, monkeypatch) -> Any:
 def own(name: str) -> dict[str, Any]:
     """A variant with a module of the file of own modules."""
     return {"mine": {"mixer": f"{OWN}:{name}"}}
+
+
+@pytest.fixture
+def shortened(monkeypatch):
+    """Runs are shortened after one with all steps, as where that shows that there is no time for more of them."""
+
+    def one_run(_, measuring, known):
+        measuring.runs.of([one.setup for one in known.values()], measuring.seeds[:1])
+        return False
+
+    monkeypatch.setattr(Pacing, "leaves_time", one_run)
+    monkeypatch.setattr(Pacing, "affords_after", lambda *_: None)
+    monkeypatch.setattr(Pacing, "_takes", lambda *_: 200.0)
+    monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
+    monkeypatch.setattr(suspecting, "suspects", lambda *_: [Cause("nothing", "set-up", "", {}, costs=20)])

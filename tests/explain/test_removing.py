@@ -490,16 +490,7 @@ def test_runs_that_come_nearer_without_what_only_long_ones_learn_are_not_shorten
     assert [share.name for share in answer.shares] == [name]
 
 
-def test_a_run_with_all_steps_that_was_made_first_is_told(said, tmp_path, monkeypatch):
-    def one_run(_, measuring, known):  # as where one run shows that there is no time for more of them
-        measuring.runs.of([one.setup for one in known.values()], measuring.seeds[:1])
-        return False
-
-    monkeypatch.setattr(Pacing, "leaves_time", one_run)
-    monkeypatch.setattr(Pacing, "affords_after", lambda *_: None)
-    monkeypatch.setattr(Pacing, "_takes", lambda *_: 200.0)
-    monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
-    monkeypatch.setattr(suspecting, "suspects", lambda *_: [Cause("nothing", "set-up", "", {}, costs=20)])
+def test_a_run_with_all_steps_that_was_made_first_is_told(said, tmp_path, shortened):
     case = parse_case(said(training={"lr": 1e-4, "budget": {"steps": 60}}, saw={"val_loss": 2.0}))
     answer = explain(case, tmp_path / "case", seeds=2, minutes=60.0, jobs=1, executor=InProcess())
     assert (answer.fraction < 1, answer.entire.runs, answer.noise) == (True, 1, None)

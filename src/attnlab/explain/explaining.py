@@ -204,6 +204,7 @@ class _Carrying:
     ) -> Answer:
         """The answer that runs give, of all causes or of those that are named."""
         case, quantity, tell = measuring.case, measuring.case.quantity, self.tell
+        asked = known
         known = {name: replace(one, setup=measuring.shortened(one.setup)) for name, one in known.items()}
         known = repeating.as_called(measuring, known, tell)
         if entire.found is None or not measuring.comparable or only is not None:
@@ -233,8 +234,11 @@ class _Carrying:
             start, entire = entire.found, replace(entire, found=None)
         before = _before_runs(case, self.before)
         allowed = before.allowed
-        if start and before.behind and measuring.comparable:  # short runs are wrong where they have not learned enough
-            allowed = repeating.of_labels(measuring, known, removing.ended)
+        # short runs are wrong where they have not learned enough
+        learned = measuring if measuring.comparable else repeating.as_made(measuring, asked)
+        if start and before.behind and learned and (measuring.comparable or not removing.shares):
+            ended = removing.ended if measuring.comparable else setups_of(asked, quantity.variants)
+            allowed = repeating.of_labels(learned, asked, ended)
         return replace(
             before, allowed=allowed, fraction=measuring.fraction, seeds=len(measuring.seeds),
             again=entire.again or again, start=start, entire=entire.found, noise=entire.noise, draw=entire.draw,

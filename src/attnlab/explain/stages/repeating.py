@@ -111,9 +111,15 @@ def with_all_seeds(measuring: Measuring, known: Mapping[str, Known], ended: Sequ
 
 def held_as_made(measuring: Measuring, known: Mapping[str, Known]) -> Held:
     """What was seen, held against the runs with all steps that were made before others were shortened."""
+    made = as_made(measuring, known)
+    return held(made, known) if made else Held()
+
+
+def as_made(measuring: Measuring, known: Mapping[str, Known]) -> Measuring | None:
+    """It with all steps, and the seeds of which what was seen was run so before others were shortened; None of none."""
     entire, setups = replace(measuring, fraction=1.0), list(setups_of(known, measuring.case.saw).values())
     made = list(itertools.takewhile(lambda seed: entire.runs.are_made(setups, [seed]), entire.seeds))
-    return held(replace(entire, seeds=made), known) if made and entire.comparable else Held()
+    return replace(entire, seeds=made) if made and entire.comparable else None
 
 
 def held(measuring: Measuring, known: Mapping[str, Known]) -> Held:
