@@ -73,7 +73,14 @@ def own(name: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def shortened(monkeypatch):
+def long_runs(monkeypatch):
+    """Runs are planned to take minutes, whatever the machine, and take none of those that are left."""
+    monkeypatch.setattr(Pacing, "_takes", lambda *_: 200.0)
+    monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
+
+
+@pytest.fixture
+def shortened(monkeypatch, long_runs):
     """Runs are shortened after one with all steps, as where that shows that there is no time for more of them."""
 
     def one_run(_, measuring, known):
@@ -82,6 +89,4 @@ def shortened(monkeypatch):
 
     monkeypatch.setattr(Pacing, "leaves_time", one_run)
     monkeypatch.setattr(Pacing, "affords_after", lambda *_: None)
-    monkeypatch.setattr(Pacing, "_takes", lambda *_: 200.0)
-    monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
     monkeypatch.setattr(suspecting, "suspects", lambda *_: [Cause("nothing", "set-up", "", {}, costs=20)])

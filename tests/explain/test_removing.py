@@ -441,9 +441,7 @@ def test_what_makes_up_for_much_is_removed_after_what_was_chosen():
     assert [phase_of(one) for one in (scale, *others[:2], rate, others[2])] == [0, 2, 4, 4, 5]
 
 
-def test_what_was_seen_is_held_against_all_steps_before_runs_are_shortened(said, tmp_path, monkeypatch):
-    monkeypatch.setattr(Pacing, "_takes", lambda *_: 200.0)  # what is measured depends on the machine
-    monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
+def test_what_was_seen_is_held_against_all_steps_before_runs_are_shortened(said, tmp_path, monkeypatch, long_runs):
     monkeypatch.setattr(suspecting, "suspects", lambda *_: [Cause("nothing", "set-up", "", {}, costs=20)])
     monkeypatch.setattr(Pacing, "affords_after", lambda *_: None)
     case = parse_case(said(training={"lr": 1e-4, "budget": {"steps": 60}}, saw={"val_loss": 4.0}))
@@ -456,9 +454,7 @@ def test_what_was_seen_is_held_against_all_steps_before_runs_are_shortened(said,
     assert f"With all steps they gave {answer.entire.mean:.4g}" in paragraph(answer)
 
 
-def test_a_run_that_failed_is_told_where_there_is_too_little_time_for_others(said, tmp_path, monkeypatch):
-    monkeypatch.setattr(Pacing, "_takes", lambda *_: 200.0)
-    monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
+def test_a_run_that_failed_is_told_where_there_is_too_little_time_for_others(said, tmp_path, monkeypatch, long_runs):
     monkeypatch.setattr(suspecting, "suspects", lambda *_: [Cause("nothing", "set-up", "", {}, costs=10_000)])
     case = parse_case(said(variants={"mine": {"name": f"{OWN}:Lost"}}, saw={"val_loss": 4.0}))
     with pytest.raises(SpecError, match=r"minutes are too few: .*\. A run of 'mine' failed: .*the loss is nan"):
@@ -478,9 +474,9 @@ def test_a_number_in_another_unit_is_not_said_to_be_worse_than_chance():
 
 
 @pytest.mark.parametrize("name", ["overfitting", "leaking split"])
-def test_runs_that_come_nearer_without_what_only_long_ones_learn_are_not_shortened(name, said, tmp_path, monkeypatch):
-    monkeypatch.setattr(Pacing, "_takes", lambda *_: 200.0)
-    monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
+def test_runs_that_come_nearer_without_what_only_long_ones_learn_are_not_shortened(
+    name, said, tmp_path, monkeypatch, long_runs
+):
     without = Cause(name, "set-up", "", {"mine": {"training": {"lr": 1e-2}}})  # stands for what removes it
     causes = [without, Cause("nothing", "set-up", "", {}, costs=20)]
     monkeypatch.setattr(suspecting, "suspects", lambda *_: causes)
@@ -497,9 +493,7 @@ def test_a_run_with_all_steps_that_was_made_first_is_told(said, tmp_path, shorte
     assert f"With all steps one run gave {answer.entire.mean:.4g}, where 2 was seen." in paragraph(answer)
 
 
-def test_what_short_runs_name_is_removed_with_all_steps_where_time_is_left(said, tmp_path, monkeypatch):
-    monkeypatch.setattr(Pacing, "_takes", lambda *_: 200.0)
-    monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
+def test_what_short_runs_name_is_removed_with_all_steps_where_time_is_left(said, tmp_path, monkeypatch, long_runs):
     rate = Cause("rate", "set-up", "", {"mine": {"training": {"lr": 1e-2}}})
     others = [Cause("nothing", "set-up", "", {}, costs=20), Cause("no warm-up", "set-up", "", {})]
     monkeypatch.setattr(suspecting, "suspects", lambda *_: [rate, *others])
@@ -519,11 +513,9 @@ def test_what_short_runs_name_is_removed_with_all_steps_where_time_is_left(said,
     ids=["it carries nothing", "it carries all"],
 )
 def test_bugs_are_removed_with_all_steps_before_what_short_runs_show(
-    bug, rate, carries, entire, said, tmp_path, monkeypatch
+    bug, rate, carries, entire, said, tmp_path, monkeypatch, long_runs
 ):
-    monkeypatch.setattr(Pacing, "_takes", lambda *_: 200.0)
     monkeypatch.setattr(Pacing, "affords_after", lambda *_: 1)
-    monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
     changes = ({"mine": {"training": one}} for one in (rate, bug))
     causes = [Cause("rate", "set-up", "", next(changes)), Cause("detached", "bug", "", next(changes), "no gradient")]
     monkeypatch.setattr(suspecting, "suspects", lambda *_: [*causes, Cause("nothing", "set-up", "", {}, costs=20)])
@@ -537,10 +529,8 @@ def test_bugs_are_removed_with_all_steps_before_what_short_runs_show(
     assert [one.name for one in explaining.worth_all_steps(replace(answer, shares=()), causes)] == ["detached"]
 
 
-def test_what_shortened_runs_named_stands_where_there_is_time_for_none_of_it(said, tmp_path, monkeypatch):
-    monkeypatch.setattr(Pacing, "_takes", lambda *_: 200.0)
+def test_what_shortened_runs_named_stands_where_there_is_time_for_none_of_it(said, tmp_path, monkeypatch, long_runs):
     monkeypatch.setattr(Pacing, "affords_after", lambda *_: 0)
-    monkeypatch.setattr(explaining.Runs, "seconds_of", lambda *_: 0.0)
     rate = Cause("rate", "set-up", "", {"mine": {"training": {"lr": 1e-2}}})
     monkeypatch.setattr(suspecting, "suspects", lambda *_: [rate, Cause("nothing", "set-up", "", {}, costs=20)])
     case = parse_case(said(training={"lr": 1e-4, "budget": {"steps": 60}}, saw={"val_loss": 2.1}))

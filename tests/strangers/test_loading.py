@@ -382,10 +382,11 @@ def test_what_the_class_above_of_a_missing_library_does_for_its_effect_is_left_o
         load(f"{path}:Needs")
 
 
-def test_what_has_no_lazy_layers_keeps_its_modes(tmp_path):
+@pytest.mark.parametrize("kind", ["nn.Linear(dim, dim)", "nn.LazyLinear(dim)"], ids=["linear", "lazy"])
+def test_parts_keep_the_modes_that_they_were_built_in(kind, tmp_path):
     text = (
         "class Mine(nn.Module):\n    def __init__(self, dim):\n        super().__init__()\n"
-        "        self.map, self.back = nn.Linear(dim, dim), nn.Dropout(0.5).eval()\n\n"
+        f"        self.map, self.back = {kind}, nn.Dropout(0.5).eval()\n\n"
         "    def forward(self, x):\n        return self.back(self.map(x))\n"
     )
     module = load(f"{file(tmp_path, text)}:Mine").module

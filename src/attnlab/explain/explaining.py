@@ -19,7 +19,7 @@ from attnlab.explain.case import Case, load_case, parse_case
 from attnlab.explain.causes.cause import LEAKING, OWN, Cause, Change
 from attnlab.explain.causes.known import Known, setups_of
 from attnlab.explain.metrics import IN_TRAINING
-from attnlab.explain.possible import allowed
+from attnlab.explain.possible import Allowed, allowed
 from attnlab.explain.stages import repeating, suspecting
 from attnlab.explain.stages.knowing import KnownBefore, Tell, know_after, know_before
 from attnlab.explain.stages.pacing import SEEDS, Pacing
@@ -172,8 +172,8 @@ def _answer(measuring: Measuring, plan: Plan, pacing: Pacing) -> Answer:
     again = carrying.answer(replace(measuring, fraction=1.0), known, entire, only)
     if again.shares or not answer.shares or afforded == len(worth):
         return again.after(answer, only)
-    what_runs_gave = {name: getattr(again, name) for name in ("noise", "draw", "again", "otherwise")}
-    return replace(answer, entire=again.start, **what_runs_gave)
+    held = {"noise": again.noise, "draw": again.draw, "again": again.again, "otherwise": again.otherwise}
+    return replace(answer, entire=again.start, **held)
 
 
 def worth_all_steps(answer: Answer, suspected: Sequence[Cause]) -> list[Cause]:
@@ -233,12 +233,7 @@ class _Carrying:
             entire = repeating.held(measuring, known)
             start, entire = entire.found, replace(entire, found=None)
         before = _before_runs(case, self.before)
-        allowed = before.allowed
-        # short runs are wrong where they have not learned enough
-        learned = measuring if measuring.comparable else repeating.as_made(measuring, asked)
-        if start and before.behind and learned and (measuring.comparable or not removing.shares):
-            ended = removing.ended if measuring.comparable else setups_of(asked, quantity.variants)
-            allowed = repeating.of_labels(learned, asked, ended)
+        allowed = _labels_allow(measuring, asked, removing) if start and before.behind else before.allowed
         return replace(
             before, allowed=allowed, fraction=measuring.fraction, seeds=len(measuring.seeds),
             again=entire.again or again, start=start, entire=entire.found, noise=entire.noise, draw=entire.draw,
@@ -252,6 +247,15 @@ class _Carrying:
             gone=suspecting.gone(self.before.effects, removing.shares, removing.ended, tell),
             cured=tuple((one.name, one.nature) for one in cured), raised=start is None and removing.raised,
         )  # fmt: skip
+
+
+def _labels_allow(measuring: Measuring, known: Mapping[str, Known], removing: Removing) -> Allowed | None:
+    """What labels allow, as runs with all steps tell: short ones are wrong where they have not learned enough."""
+    learned, ended = measuring, removing.ended
+    if not measuring.comparable:
+        learned = None if removing.shares else repeating.as_made(measuring, known)
+        ended = setups_of(known, measuring.case.quantity.variants)
+    return repeating.of_labels(learned, known, ended) if learned else None
 
 
 def _before_runs(case: Case, before: KnownBefore) -> Answer:

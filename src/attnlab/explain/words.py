@@ -179,14 +179,17 @@ def _share(answer: Answer, share: Share) -> str:
     last = answer.carried(share.last) if share.interacts and share.last else None
     order = f" Removed last it carries {last.mean:+.3g}: it interacts." if last else ""
     told = share.evidence
-    named = told.partition(": ")[0].isidentifier()  # of a class, which keeps its letters
-    why = f" {ended(told if named else told[0].upper() + told[1:])}" if told else ""
+    of_class = told.partition(": ")[0].isidentifier()
+    why = f" {ended(told if of_class else _begun(told))}" if told else ""
     source = f" See {share.source}." if share.source else ""
-    name = (
-        share.name if ": " in share.name else f"{share.name[0].upper()}{share.name[1:]}"
-    )  # a setting keeps its letters
+    name = share.name if ": " in share.name else _begun(share.name)  # a setting keeps its letters
     where = f" of {' and '.join(map(repr, share.where))}" if share.where else ""
     return f"{name} ({share.nature}{where}; removed here: {share.removed}{detail}) {carries}.{order}{why}{source}"
+
+
+def _begun(text: str) -> str:
+    """A sentence with its first letter."""
+    return text[0].upper() + text[1:]
 
 
 def ended(text: str) -> str:
@@ -199,9 +202,8 @@ def _bugs(answer: Answer) -> Iterator[str]:
     right = [one.class_name for one in answer.examined if not (one.errors or one.error)]
     if right and answer.verdict != "bug":
         yield f"The doctor finds no error in {' and '.join(right)}."
-    finds = (
-        "also finds" if answer.begins_with_a_bug or any(share.nature == "bug" for share in answer.shares) else "finds"
-    )
+    has_bug = answer.begins_with_a_bug or any(share.nature == "bug" for share in answer.shares)
+    finds = "also finds" if has_bug else "finds"
     for one in answer.examined:
         for first, *more in _besides(answer, one):
             words = f"{first} (and {len(more)} more of this kind)" if more else first
@@ -307,10 +309,8 @@ def _next_of_runs(answer: Answer, first: Share | None) -> str:
         text = FROM_ANOTHER_SOURCE
     elif answer.fraction < 1 and not answer.is_all_noise:
         minutes = math.ceil(max(answer.seconds / 60, answer.minutes) / answer.fraction)
-        first_this = (
-            f"Remove '{first.name}' ({first.remedy.rstrip('.')}). Then run" if first and first.remedy else "Run"
-        )
-        text = f"{first_this} it with all of its steps: --minutes {minutes} would be about enough."
+        run = f"Remove '{first.name}' ({first.remedy.rstrip('.')}). Then run" if first and first.remedy else "Run"
+        text = f"{run} it with all of its steps: --minutes {minutes} would be about enough."
     elif answer.undecided and not answer.shares and not answer.is_all_noise:
         name = max(answer.undecided, key=lambda one: answer.carried(answer.undecided[one]).mean)
         minutes = math.ceil(2 * answer.minutes)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attnlab.core.errors import AttnlabError, SpecError
+from attnlab.core.modes import evaluating
 from attnlab.nn.key_values import AbstractMixer
 
 LENGTH = 2  # positions: the fewest of which one is before another
@@ -52,14 +53,11 @@ def _places(part: nn.Module) -> Iterator[nn.Module]:
 
 def _called(layer: nn.Module, inputs: Tensor) -> Tensor:
     """What a layer makes of inputs in evaluation mode, so that no random number is drawn."""
-    modes = {part: part.training for part in layer.modules()}
     try:
-        return layer.eval()(inputs)
+        with evaluating(layer):
+            return layer(inputs)
     except (RuntimeError, AttnlabError, TypeError, AttributeError) as error:
         raise SpecError(f"{_name(layer)} does not fit a width of {inputs.shape[-1]}: {error}") from error
-    finally:
-        for part, mode in modes.items():
-            part.training = mode
 
 
 def _name(layer: nn.Module) -> str:

@@ -159,7 +159,7 @@ def _cause(exam: Examination, module: nn.Module, place: _Place | None) -> tuple[
     layout = clean or _layout_of_part(module, place)
     if layout is None:
         return "choice" if _in_jumps(exam, module) else "something", {"where": where}
-    words = {"where": where, "remedy": _layout_remedy(module, layout) if clean else _remedy_of_part(module, place)}
+    words = {"where": where, "remedy": _layout_remedy(module, layout, "" if clean or place is None else place.name)}
     if clean is None or exam.convention.layout_by:
         return "layout", words
     return "layout?", words | {"taken": LAYOUTS[exam.convention.layout].axes, "axes": LAYOUTS[layout].axes}
@@ -228,25 +228,14 @@ def _layout_of_part(module: nn.Module, place: _Place | None) -> str | None:
     return "sequence-first" if getattr(part, "batch_first", None) is False else None
 
 
-def _remedy_of_part(module: nn.Module, place: _Place | None) -> str:
-    """What to do about a part of torch with the length first, and those of its kind that are called as it is."""
-    attribute = "" if place is None else place.name.rpartition(".")[2]
-    named = [
-        name
-        for name, part in module.named_modules()
-        if getattr(part, "batch_first", None) is False and name.rpartition(".")[2] == attribute
-    ]
-    return f"give batch_first=True to {', '.join(f'`{name}`' for name in named)}, or transpose before and after"
-
-
-def _layout_remedy(module: nn.Module, layout: str) -> str:
-    """What to do about a module that keeps to another layout."""
-    named = [name for name, part in module.named_modules() if name and getattr(part, "batch_first", None) is False]
+def _layout_remedy(module: nn.Module, layout: str, part: str = "") -> str:
+    """What to do about a module that keeps to another layout, or a part of it that does, and others of its name."""
+    named = [name for name, one in module.named_modules() if name and getattr(one, "batch_first", None) is False]
+    if part:
+        named = [name for name in named if name.rpartition(".")[2] == part.rpartition(".")[2]]
     if named:
-        return (
-            f"give batch_first=True to {', '.join(f'`{name}`' for name in named)}, or transpose before and after;"
-            f" as it stands it takes {LAYOUTS[layout].axes}"
-        )
+        first = f"give batch_first=True to {', '.join(f'`{name}`' for name in named)}, or transpose before and after"
+        return first if part else f"{first}; as it stands it takes {LAYOUTS[layout].axes}"
     return (
         f"it is clean for {LAYOUTS[layout].axes} (looks like {layout}): transpose inside, or say"
         " this layout in its docstring"

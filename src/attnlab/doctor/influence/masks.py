@@ -152,9 +152,9 @@ def _indispensable(exam: Examination) -> Iterator[Finding]:
     optional = {one.name for one in roles_of(exam.eval_module) if not one.required}
     fewest = [mask for mask in masks if mask.parameter not in optional]
     for name in dict.fromkeys(mask.parameter for mask in masks if mask.required and mask.parameter in optional):
-        failed = [_failure(exam, given) for given in ([mask for mask in masks if mask.parameter != name], fewest)]
-        if all(failed):
-            yield TEXTS["indispensable"].finding(_POLARITY, f"without it: {failed[0]}", {"mask": name})
+        raised = _failure(exam, [mask for mask in masks if mask.parameter != name])
+        if raised and _failure(exam, fewest):
+            yield TEXTS["indispensable"].finding(_POLARITY, f"without it: {raised}", {"mask": name})
 
 
 def _failure(exam: Examination, masks: Sequence[Masking]) -> str:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError
 from attnlab.core.exact import InFloat64
+from attnlab.core.modes import evaluating
 from attnlab.inspection.capture import capture
 from attnlab.inspection.watch import Captured
 
@@ -140,18 +141,6 @@ def record(model: nn.Module, inputs: Sequence[Any]) -> Record:
                 stack.callback(hook.remove)
         answer = answer_of(model(*inputs))
     return Record(model, calls, trace, answer)
-
-
-@contextlib.contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Put a model into evaluation mode, and every module back into its own."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 def answer_of(output: Any) -> Tensor:

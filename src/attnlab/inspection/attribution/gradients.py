@@ -13,8 +13,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from attnlab.core.errors import ModuleError, SpecError
+from attnlab.core.modes import evaluating
 from attnlab.core.sizes import require_positive
-from attnlab.inspection.attribution.calls import answer_of, evaluating, logit_of
+from attnlab.inspection.attribution.calls import answer_of, logit_of
 from attnlab.inspection.drawings import draw_tokens
 
 Embedded = Float[Tensor, "batch length *features"]

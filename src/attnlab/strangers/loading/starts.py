@@ -18,6 +18,8 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.spectral_norm import SpectralNorm
 
+from attnlab.core.modes import evaluating
+
 _LIBRARY = "transformers."
 _ROUNDING = 1.001  # of the bound of a uniform start
 _POWER_ITERATIONS = 15  # as many as torch's parametrization of the same name starts with
@@ -54,15 +56,13 @@ def fill_lazy_layers(module: nn.Module, width: int) -> None:
     if not any(map(is_lazy, module.parameters())):
         return
     wanted = [one for one in inspect.signature(module.forward).parameters.values() if one.default is one.empty]
-    training = module.training
-    module.eval()
-    for given in (torch.zeros(2, 4, width), torch.zeros(2, 4, dtype=torch.long), torch.zeros(2, width)):
-        if any(map(is_lazy, module.parameters())):
-            with contextlib.suppress(Exception), torch.no_grad():  # what was reached until then has its sizes
-                module(*[given] * len(wanted))
-    for part in [part for part in module.modules() if isinstance(part, nn.LazyLinear)]:  # the others are linear by now
-        part(torch.zeros(2, width))
-    module.train(training)
+    with evaluating(module), torch.no_grad():
+        for given in (torch.zeros(2, 4, width), torch.zeros(2, 4, dtype=torch.long), torch.zeros(2, width)):
+            if any(map(is_lazy, module.parameters())):
+                with contextlib.suppress(Exception):  # what was reached until then has its sizes
+                    module(*[given] * len(wanted))
+        for part in [part for part in module.modules() if isinstance(part, nn.LazyLinear)]:  # the others are linear now
+            part(torch.zeros(2, width))
 
 
 def uninitialized(build: Callable[[], nn.Module]) -> tuple[str, ...]:
